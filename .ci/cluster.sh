@@ -271,8 +271,38 @@ for line in sys.stdin:
 hits --data "$work/one" >"$work/wanted"
 hits --server "http://${address[a]}" >"$work/shown"
 cmp "$work/wanted" "$work/shown" || fail "the cluster finds other events than the moved store"
-kill "${node[a]}" "${node[c]}"
-wait "${node[a]}" "${node[c]}" || fail "a node ended with an error"
+
+step "keys are those of all nodes, also of one that starts later, until they are revoked"
+# Waits until a node takes a key, or refuses it with an exit code.
+with_key() { # KEY CODE NAME...
+  local name code
+  for name in "${@:3}"; do
+    for _ in $(seq 100); do
+      code=0
+      TREERING_TOKEN=$1 on "$name" ls >"$work/ls.txt" 2>&1 || code=$?
+      [ "$code" != "$2" ] || break
+      sleep 0.1
+    done
+    [ "$code" = "$2" ] || fail "node $name answers a key with $code in place of $2: $(cat "$work/ls.txt")"
+  done
+}
+refused=4
+ops=$("$binary" keys create ops --role 'admin:*' 2>"$work/keys.txt") || fail "$(cat "$work/keys.txt")"
+agent=$("$binary" keys create agent --role reader 2>"$work/keys.txt") || fail "$(cat "$work/keys.txt")"
+with_key "" "$refused" a c
+with_key "$agent" 0 a c
+start b
+settled 3
+with_key "$agent" 0 b
+"$binary" keys revoke agent --data "$work/second-b" >"$work/keys.txt" 2>&1 && fail "a copy of the keys was changed"
+grep -q -- "--cluster" "$work/keys.txt" || fail "the error does not help: $(cat "$work/keys.txt")"
+"$binary" keys revoke agent
+with_key "$agent" "$refused" a b c
+with_key "$ops" 0 a b c
+"$binary" keys ls | grep -q 'agent  revoked' || fail "the keys: $("$binary" keys ls)"
+TREERING_TOKEN=$ops on b audit | grep -q 'agent' || fail "the audit does not have the key"
+kill "${node[a]}" "${node[b]}" "${node[c]}"
+wait "${node[a]}" "${node[b]}" "${node[c]}" || fail "a node ended with an error"
 "$binary" cluster export --cluster "$owner" --data "$work/back"
 everything --data "$work/one" >"$work/wanted"
 everything --data "$work/back" >"$work/shown"

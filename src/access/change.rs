@@ -54,20 +54,15 @@ pub struct IssuedKey {
     pub token: KeyToken,
 }
 
-/// Creates a key.
+/// Creates a key in a folder.
 ///
 /// # Errors
 /// [`KeyFileError`]; no key is created in that case.
 pub fn create(dir: &Path, new: NewKey) -> Result<IssuedKey, KeyFileError> {
-    let token = KeyToken::generate().map_err(KeyFileError::Random)?;
-    let now = TimestampMicros::now();
-    let secrets = vec![secret(&token, now, new.by.clone())];
-    let record = new.record(token.id().clone(), now, secrets, None)?;
-    let record = add(dir, record, now)?;
-    Ok(IssuedKey { record, token })
+    file::change(dir, |keys| keys.create(new))
 }
 
-/// Creates a key for clients whose certificate has this subject. It has no secret.
+/// Creates a key in a folder, for clients whose certificate has this subject. It has no secret.
 ///
 /// # Errors
 /// [`KeyFileError`]; no key is created in that case.
@@ -76,9 +71,116 @@ pub fn create_for_certificate(
     new: NewKey,
     subject: CertificateSubject,
 ) -> Result<KeyRecord, KeyFileError> {
-    let id = KeyId::generate().map_err(KeyFileError::Random)?;
-    let now = TimestampMicros::now();
-    add(dir, new.record(id, now, Vec::new(), Some(subject))?, now)
+    file::change(dir, |keys| keys.create_for_certificate(new, subject))
+}
+
+/// Revokes a key of a folder, given its id or name.
+///
+/// # Errors
+/// [`KeyFileError`]; the key is then unchanged.
+pub fn revoke(dir: &Path, which: &str, by: &str) -> Result<KeyRecord, KeyFileError> {
+    file::change(dir, |keys| keys.revoke(which, by))
+}
+
+/// Gives a key of a folder a new secret. The current one stays valid for the grace period.
+///
+/// # Errors
+/// [`KeyFileError`]; the key is then unchanged.
+pub fn rotate(
+    dir: &Path,
+    which: &str,
+    grace: Duration,
+    by: &str,
+) -> Result<IssuedKey, KeyFileError> {
+    file::change(dir, |keys| keys.rotate(which, grace, by))
+}
+
+impl KeyFile {
+    /// Creates a key.
+    ///
+    /// # Errors
+    /// [`KeyFileError`]; no key is created in that case.
+    pub fn create(&mut self, new: NewKey) -> Result<IssuedKey, KeyFileError> {
+        let token = KeyToken::generate().map_err(KeyFileError::Random)?;
+        let now = TimestampMicros::now();
+        let secrets = vec![secret(&token, now, new.by.clone())];
+        let record = new.record(token.id().clone(), now, secrets, None)?;
+        let record = self.add(record, now)?;
+        Ok(IssuedKey { record, token })
+    }
+
+    /// Creates a key for clients whose certificate has this subject. It has no secret.
+    ///
+    /// # Errors
+    /// [`KeyFileError`]; no key is created in that case.
+    pub fn create_for_certificate(
+        &mut self,
+        new: NewKey,
+        subject: CertificateSubject,
+    ) -> Result<KeyRecord, KeyFileError> {
+        let id = KeyId::generate().map_err(KeyFileError::Random)?;
+        let now = TimestampMicros::now();
+        self.add(new.record(id, now, Vec::new(), Some(subject))?, now)
+    }
+
+    fn add(&mut self, new: KeyRecord, now: TimestampMicros) -> Result<KeyRecord, KeyFileError> {
+        let mut living = self.keys.iter().filter(|key| !key.has_ended(now));
+        if living.clone().any(|key| key.name == new.name) {
+            return Err(KeyFileError::NameTaken(new.name));
+        }
+        if let Some(subject) = &new.certificate_subject
+            && let Some(other) =
+                living.find(|key| key.certificate_subject.as_ref() == Some(subject))
+        {
+            return Err(KeyFileError::SubjectTaken {
+                key: other.name.clone(),
+                subject: subject.clone(),
+            });
+        }
+        self.keys.push(new.clone());
+        Ok(new)
+    }
+
+    /// Revokes a key, given its id or name.
+    ///
+    /// # Errors
+    /// [`KeyFileError`]; the key is then unchanged.
+    pub fn revoke(&mut self, which: &str, by: &str) -> Result<KeyRecord, KeyFileError> {
+        let now = TimestampMicros::now();
+        let key = find_active(self, which, now)?;
+        key.revoked_at = Some(now);
+        by.clone_into(&mut key.revoked_by);
+        Ok(key.clone())
+    }
+
+    /// Gives a key a new secret. The current one stays valid for the grace period.
+    ///
+    /// # Errors
+    /// [`KeyFileError`]; the key is then unchanged.
+    pub fn rotate(
+        &mut self,
+        which: &str,
+        grace: Duration,
+        by: &str,
+    ) -> Result<IssuedKey, KeyFileError> {
+        let now = TimestampMicros::now();
+        let key = find_active(self, which, now)?;
+        if key.certificate_subject.is_some() {
+            return Err(KeyFileError::NoSecret(key.name.clone()));
+        }
+        let end = after(now, grace);
+        key.secrets
+            .retain(|secret| secret.ends_at.is_none_or(|ends| ends > now));
+        for old in &mut key.secrets {
+            old.ends_at = Some(old.ends_at.map_or(end, |ends| ends.min(end)));
+        }
+        let token = KeyToken::with_id(key.id.clone()).map_err(KeyFileError::Random)?;
+        key.secrets.push(secret(&token, now, by.to_owned()));
+        Ok(IssuedKey {
+            record: key.clone(),
+            token,
+        })
+    }
 }
 
 impl NewKey {
@@ -108,71 +210,6 @@ impl NewKey {
             limits: self.limits,
         })
     }
-}
-
-fn add(dir: &Path, new: KeyRecord, now: TimestampMicros) -> Result<KeyRecord, KeyFileError> {
-    file::change(dir, |keys| {
-        let mut living = keys.keys.iter().filter(|key| !key.has_ended(now));
-        if living.clone().any(|key| key.name == new.name) {
-            return Err(KeyFileError::NameTaken(new.name));
-        }
-        if let Some(subject) = &new.certificate_subject
-            && let Some(other) =
-                living.find(|key| key.certificate_subject.as_ref() == Some(subject))
-        {
-            return Err(KeyFileError::SubjectTaken {
-                key: other.name.clone(),
-                subject: subject.clone(),
-            });
-        }
-        keys.keys.push(new.clone());
-        Ok(new)
-    })
-}
-
-/// Revokes a key, given its id or name.
-///
-/// # Errors
-/// [`KeyFileError`]; the key is then unchanged.
-pub fn revoke(dir: &Path, which: &str, by: &str) -> Result<KeyRecord, KeyFileError> {
-    let now = TimestampMicros::now();
-    file::change(dir, |keys| {
-        let key = find_active(keys, which, now)?;
-        key.revoked_at = Some(now);
-        by.clone_into(&mut key.revoked_by);
-        Ok(key.clone())
-    })
-}
-
-/// Gives a key a new secret. The current one stays valid for the grace period.
-///
-/// # Errors
-/// [`KeyFileError`]; the key is then unchanged.
-pub fn rotate(
-    dir: &Path,
-    which: &str,
-    grace: Duration,
-    by: &str,
-) -> Result<IssuedKey, KeyFileError> {
-    let now = TimestampMicros::now();
-    file::change(dir, |keys| {
-        let key = find_active(keys, which, now)?;
-        if key.certificate_subject.is_some() {
-            return Err(KeyFileError::NoSecret(key.name.clone()));
-        }
-        let end = after(now, grace);
-        key.secrets
-            .retain(|secret| secret.ends_at.is_none_or(|ends| ends > now));
-        for old in &mut key.secrets {
-            old.ends_at = Some(old.ends_at.map_or(end, |ends| ends.min(end)));
-        }
-        let token = KeyToken::with_id(key.id.clone()).map_err(KeyFileError::Random)?;
-        key.secrets.push(secret(&token, now, by.to_owned()));
-        Ok(IssuedKey {
-            record: key.clone(),
-            token,
-        })
-    })
 }
 
 /// Returns the key with this id, or the living one of this name.

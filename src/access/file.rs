@@ -1,6 +1,9 @@
 //! `keys.json`: the stored keys. Only its owner can read it (mode 0600). A change replaces the
 //! whole file, and is synced before it is reported as done.
 //!
+//! In the folder of a cluster's node, `keys.json` is a copy of the cluster's keys, and `keys.cluster`
+//! says so.
+//!
 //! `keys.made` in the same folder records that there were keys, in case `keys.json` is lost.
 //! `keys.used` has the times of last use. A server writes it from time to time; if it is lost, only
 //! these times are lost.
@@ -31,6 +34,12 @@ const MADE_TEXT: &str = "\
 This store has had keys. While keys.json is not there `treering serve` refuses it, unless it is \
 told --insecure.
 ";
+const COPY_FILE: &str = "keys.cluster";
+const COPY_TEXT: &str = "\
+keys.json is a copy of the keys of a cluster, which this node replaces whenever they change.
+";
+/// The keys that a folder had before it got a copy.
+const BEFORE_FILE: &str = "keys.json.before";
 const LOCK_FILE: &str = "keys.lock";
 const USED_FILE: &str = "keys.used";
 const NEW_USED_FILE: &str = "keys.used.new";
@@ -83,6 +92,9 @@ pub enum KeyFileError {
     /// The key has ended.
     #[error("the key {0} was revoked or has expired")]
     Ended(String),
+    /// The folder has a copy of a cluster's keys.
+    #[error("{} is a node's folder: its keys are a copy of its cluster's", .0.display())]
+    IsCopy(PathBuf),
     /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
@@ -106,6 +118,27 @@ impl Default for KeyFile {
             format: FORMAT,
             keys: Vec::new(),
         }
+    }
+}
+
+impl KeyFile {
+    /// Reads keys from the text of a file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let keys: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        check(&keys)?;
+        Ok(keys)
+    }
+
+    /// Returns the text of the file.
+    ///
+    /// # Errors
+    /// A time that cannot be written.
+    pub fn to_text(&self) -> Result<String, String> {
+        let text = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
+        Ok(text + "\n")
     }
 }
 
@@ -222,9 +255,7 @@ pub(super) fn read_open(dir: &Path, file: &mut File) -> Result<KeyFile, KeyFileE
     let mut text = String::new();
     let mut bounded = io::Read::take(file, FILE_BYTES_MAX);
     io::Read::read_to_string(&mut bounded, &mut text).map_err(failed(path.clone(), "read"))?;
-    let keys: KeyFile = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
-    check(&keys).map_err(damaged)?;
-    Ok(keys)
+    KeyFile::parse(&text).map_err(damaged)
 }
 
 /// Checks for mistakes that people make when they edit the file.
@@ -262,20 +293,60 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// Changes the keys of a data folder, one command at a time. Creates the folder if it is missing.
-pub(super) fn change<T>(
+///
+/// # Errors
+/// That of the change; [`KeyFileError::IsCopy`], [`KeyFileError::File`], [`KeyFileError::Damaged`].
+pub fn change<T>(
     dir: &Path,
     change: impl FnOnce(&mut KeyFile) -> Result<T, KeyFileError>,
 ) -> Result<T, KeyFileError> {
-    disk::make_folder(dir).map_err(failed(dir.to_owned(), "made"))?;
-    let lock = dir.join(LOCK_FILE);
-    let held = disk::file_options().open(&lock);
-    let held = held.map_err(failed(lock.clone(), "opened"))?;
-    held.lock().map_err(failed(lock, "locked"))?;
+    let _held = lock(dir)?;
+    if is_copy(dir) {
+        return Err(KeyFileError::IsCopy(dir.to_owned()));
+    }
     let mut keys = read(dir)?;
     let changed = change(&mut keys)?;
     note_made(dir).map_err(failed(dir.join(MADE_FILE), "written"))?;
     write(dir, &keys)?;
     Ok(changed)
+}
+
+/// Keeps other processes from changing the keys until the returned file is dropped.
+fn lock(dir: &Path) -> Result<File, KeyFileError> {
+    disk::make_folder(dir).map_err(failed(dir.to_owned(), "made"))?;
+    let lock = dir.join(LOCK_FILE);
+    let held = disk::file_options().open(&lock);
+    let held = held.map_err(failed(lock.clone(), "opened"))?;
+    held.lock().map_err(failed(lock, "locked"))?;
+    Ok(held)
+}
+
+/// Returns true when the keys of a folder are a copy of a cluster's.
+#[must_use]
+pub fn is_copy(dir: &Path) -> bool {
+    let copy = fs::symlink_metadata(dir.join(COPY_FILE));
+    copy.map_or_else(|error| !is_absent(&error), |_| true)
+}
+
+/// Replaces the keys of a folder with a copy of a cluster's. Other keys that the folder had stay in
+/// `keys.json.before`.
+pub(super) fn write_copy(dir: &Path, keys: &KeyFile) -> Result<(), KeyFileError> {
+    let _held = lock(dir)?;
+    if !is_copy(dir) {
+        let own = read(dir)?;
+        if !own.keys.is_empty() && own != *keys {
+            let kept = dir.join(BEFORE_FILE);
+            disk::rename(&path(dir), &kept).map_err(failed(kept.clone(), "written"))?;
+            tracing::warn!(
+                kept = %kept.display(),
+                "the cluster has other keys than this folder had: the cluster's are in force"
+            );
+        }
+        let copy = dir.join(COPY_FILE);
+        disk::write(&copy, COPY_TEXT.as_bytes()).map_err(failed(copy, "written"))?;
+    }
+    note_made(dir).map_err(failed(dir.join(MADE_FILE), "written"))?;
+    write(dir, keys)
 }
 
 /// Returns true when a store has ever had keys.
@@ -299,14 +370,13 @@ pub fn note_made(dir: &Path) -> io::Result<()> {
 
 fn write(dir: &Path, keys: &KeyFile) -> Result<(), KeyFileError> {
     let new = dir.join(NEW_FILE);
-    let mut text = serde_json::to_vec_pretty(keys).map_err(|error| KeyFileError::Damaged {
+    let text = keys.to_text().map_err(|why| KeyFileError::Damaged {
         path: path(dir),
-        why: error.to_string(),
+        why,
     })?;
-    text.push(b'\n');
     // A leftover file may have other permissions.
     disk::remove(&new).map_err(failed(new.clone(), "removed"))?;
-    disk::write(&new, &text).map_err(failed(new.clone(), "written"))?;
+    disk::write(&new, text.as_bytes()).map_err(failed(new.clone(), "written"))?;
     disk::rename(&new, &path(dir)).map_err(failed(path(dir), "replaced"))
 }
 

@@ -303,6 +303,31 @@ impl KeyStore {
         }
     }
 
+    /// Puts the keys of a cluster in force, and writes them to the folder as a copy. A file without
+    /// keys does not replace keys: that would give everyone access.
+    ///
+    /// # Errors
+    /// If the copy could not be written. The keys are in force nevertheless.
+    pub fn replace(&self, file: &KeyFile) -> Result<(), KeyFileError> {
+        let _one = lock(&self.loading);
+        let before = self.loaded.load_full();
+        if file.keys.is_empty() && !before.keys.is_empty() {
+            tracing::error!("the cluster's keys are missing: the loaded keys stay in force");
+            return Ok(());
+        }
+        let written = file::write_copy(&self.dir, file);
+        let opened = File::open(file::path(&self.dir)).ok();
+        let metadata = opened.as_ref().and_then(|file| file.metadata().ok());
+        let seen = KeyFileState {
+            stamp: metadata.map(|metadata| Stamp::of(&metadata)),
+            _file: opened,
+        };
+        let keys = build_keys(file, &before.keys);
+        self.loaded.store(Arc::new(KeyIndex::new(seen, file, keys)));
+        self.changes.send_modify(|count| *count += 1);
+        written
+    }
+
     fn keep(&self, before: &KeyIndex, seen: KeyFileState) {
         let loaded = KeyIndex {
             seen,

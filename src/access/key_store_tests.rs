@@ -222,3 +222,38 @@ fn last_use_times_survive_a_restart() {
     assert!((0..2 * LAST_USE_RESOLUTION_MICROS).contains(&age), "{age}");
     assert!(!uses.contains_key(&idle.record.id));
 }
+
+// A node takes the keys of its cluster over while its disk is full: a revoked key must be refused all
+// the same, and the copy must not come back as the folder's own keys.
+#[test]
+fn copied_keys_are_in_force_even_if_they_cannot_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keys = KeyFile::default();
+    let (ops, agent) = (
+        keys.create(new_key("ops", None)).unwrap(),
+        keys.create(new_key("agent", None)).unwrap(),
+    );
+    let ring = KeyStore::open(dir.path()).unwrap();
+    ring.replace(&keys).unwrap();
+    holder(&ring, &ops).unwrap();
+    assert_eq!(read(dir.path()).unwrap(), keys);
+    let refused = revoke(dir.path(), "ops", "ada").unwrap_err();
+    assert!(matches!(refused, KeyFileError::IsCopy(_)), "{refused}");
+
+    keys.revoke("agent", "ada").unwrap();
+    // A folder in place of the lock makes the replacement fail.
+    let lock = dir.path().join("keys.lock");
+    fs::remove_file(&lock).unwrap();
+    fs::create_dir(&lock).unwrap();
+    ring.replace(&keys).unwrap_err();
+    assert!(holder(&ring, &agent).is_err());
+    holder(&ring, &ops).unwrap();
+    fs::remove_dir(&lock).unwrap();
+    ring.replace(&keys).unwrap();
+    let again = KeyStore::open(dir.path()).unwrap();
+    assert!(again.holder(agent.token.reveal()).is_err());
+    // Nobody may get access because the table is empty.
+    ring.replace(&KeyFile::default()).unwrap();
+    holder(&ring, &ops).unwrap();
+    assert!(!ring.is_open());
+}

@@ -24,7 +24,8 @@ mod token;
 
 pub use change::{IssuedKey, KeyLimits, NewKey, create, create_for_certificate, revoke, rotate};
 pub use file::{
-    KeyFile, KeyFileError, KeyRecord, SecretRecord, had_keys, last_uses, note_made, read,
+    KeyFile, KeyFileError, KeyRecord, SecretRecord, change, had_keys, is_copy, last_uses,
+    note_made, read,
 };
 pub use key_store::{ClientCertificate, KeyHolder, KeyRefusal, KeyStore};
 pub use proof::CallerProof;

@@ -1,6 +1,6 @@
-//! `keys`: manages the API keys of a server, in its data folder.
+//! `keys`: manages the API keys of a server, in its data folder, or those of a cluster.
 
-use std::time::Duration;
+use std::{env, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 use prost_types::Timestamp;
@@ -8,6 +8,7 @@ use prost_types::Timestamp;
 use super::{
     approve::person,
     args::Common,
+    cluster,
     error::{ClientError, Exit},
     json::{Array, Object, rfc3339},
     output::{Out, Tone},
@@ -17,13 +18,16 @@ use super::{
 };
 use treering_access as access;
 use treering_access::{
-    CertificateSubject, Grant, GrantScope, IssuedKey, KeyFileError, KeyLimits, KeyRecord, KeyRole,
-    KeyStore, NewKey,
+    CertificateSubject, Grant, GrantScope, IssuedKey, KeyFile, KeyFileError, KeyLimits, KeyRecord,
+    KeyRole, KeyStore, NewKey,
 };
 use treering_domain::{TimestampMicros, with_causes};
 use treering_engine::Engine;
 use treering_proto::envelope::timestamp_to_pb;
 use treering_server::audit;
+
+/// Environment variable for the default of `--cluster`.
+const CLUSTER_ENV: &str = "TREERING_CLUSTER";
 
 /// Create and revoke the keys that a server requires
 ///
@@ -33,6 +37,9 @@ use treering_server::audit;
 /// erases. Keys are stored as hashes in the data folder (keys.json). This command works on that
 /// folder, also while a server has it open, and the server applies every change at once. Commands
 /// on the folder itself need no key.
+///
+/// The keys of a cluster are in its database: with --cluster, this command works from anywhere, and
+/// every node applies a change within seconds.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -43,10 +50,54 @@ Examples:
   export TREERING_TOKEN=$(treering keys create ci --role writer)
   treering keys ls
   treering keys rotate agent --grace 24h
-  treering keys revoke agent")]
+  treering keys revoke agent
+  treering keys revoke agent --cluster postgres://node@db/treering")]
 pub(crate) struct KeysArgs {
     #[command(subcommand)]
     what: KeysCommand,
+    /// Manage the keys of the cluster in this PostgreSQL database
+    ///
+    /// Default: $TREERING_CLUSTER, unless --data is given.
+    #[arg(long, global = true, value_name = "URL", help_heading = "Store")]
+    #[arg(conflicts_with_all = ["data", "server"])]
+    cluster: Option<String>,
+}
+
+/// Where keys are.
+enum KeyPlace {
+    Folder(PathBuf),
+    /// In the database of this URL.
+    Cluster(String),
+}
+
+impl KeyPlace {
+    fn of(cluster: Option<String>, common: &Common) -> Result<Self, ClientError> {
+        let of_env = || env::var(CLUSTER_ENV).ok().filter(|url| !url.is_empty());
+        let unnamed = common.data.is_none() && common.server.is_none();
+        if let Some(url) = cluster.or_else(|| of_env().filter(|_| unnamed)) {
+            return Ok(Self::Cluster(url));
+        }
+        let hint =
+            "run on the server's machine: treering keys ls --data DIR (the server may be running)";
+        Ok(Self::Folder(common.folder_here("keys are managed", hint)?))
+    }
+
+    async fn change<T>(
+        &self,
+        change: impl FnMut(&mut KeyFile) -> Result<T, KeyFileError>,
+    ) -> Result<T, ClientError> {
+        match self {
+            Self::Folder(dir) => access::change(dir, change).map_err(refused),
+            Self::Cluster(url) => cluster::change_keys(url, change).await,
+        }
+    }
+
+    async fn read(&self) -> Result<KeyFile, ClientError> {
+        match self {
+            Self::Folder(dir) => access::read(dir).map_err(refused),
+            Self::Cluster(url) => cluster::read_keys(url).await,
+        }
+    }
 }
 
 #[derive(Subcommand, Debug, Clone)]
@@ -109,10 +160,8 @@ struct RotateArgs {
 /// # Errors
 /// [`ClientError::Usage`] if the target is a server or an argument is invalid; the error of
 /// [`refused`] if the keys cannot be read or changed.
-pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), ClientError> {
-    let hint =
-        "run on the server's machine: treering keys ls --data DIR (the server may be running)";
-    let dir = common.folder_here("keys are managed", hint)?;
+pub(crate) async fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), ClientError> {
+    let place = KeyPlace::of(args.cluster, common)?;
     let by = person(None);
     match args.what {
         KeysCommand::Create(args) => {
@@ -127,15 +176,16 @@ pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), 
                 by,
             };
             if let Some(subject) = args.certificate_subject {
-                let made = access::create_for_certificate(&dir, new, subject);
-                return show_of_certificate(&made.map_err(refused)?, out);
+                let made = place
+                    .change(|keys| keys.create_for_certificate(new.clone(), subject.clone()))
+                    .await?;
+                return show_of_certificate(&made, out);
             }
-            let made = access::create(&dir, new).map_err(refused)?;
-            show(&made, out)
+            show(&place.change(|keys| keys.create(new.clone())).await?, out)
         }
-        KeysCommand::Ls => list(&dir, out),
+        KeysCommand::Ls => list(&place, out).await,
         KeysCommand::Revoke(args) => {
-            let key = access::revoke(&dir, &args.key, &by).map_err(refused)?;
+            let key = place.change(|keys| keys.revoke(&args.key, &by)).await?;
             if out.json {
                 return Ok(out.line(json(&key, None, None))?);
             }
@@ -143,8 +193,8 @@ pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), 
             Ok(out.line(format!("The key {name} ({}) is revoked", key.id))?)
         }
         KeysCommand::Rotate(args) => {
-            let made = access::rotate(&dir, &args.key, args.grace, &by).map_err(refused)?;
-            show(&made, out)
+            let rotated = place.change(|keys| keys.rotate(&args.key, args.grace, &by));
+            show(&rotated.await?, out)
         }
     }
 }
@@ -226,12 +276,16 @@ fn roles_of(key: &KeyRecord) -> String {
     roles.join(" ")
 }
 
-fn list(dir: &std::path::Path, out: &mut Out) -> Result<(), ClientError> {
-    let keys = access::read(dir).map_err(refused)?.keys;
-    let uses = access::last_uses(dir);
+async fn list(place: &KeyPlace, out: &mut Out) -> Result<(), ClientError> {
+    let keys = place.read().await?.keys;
+    let uses = match place {
+        KeyPlace::Folder(dir) => Some(access::last_uses(dir)),
+        // Each node records the uses through it.
+        KeyPlace::Cluster(_) => None,
+    };
     let now = TimestampMicros::now();
     for key in &keys {
-        let used = uses.get(&key.id).copied();
+        let used = uses.as_ref().and_then(|uses| uses.get(&key.id).copied());
         if out.json {
             out.line(json(key, used, None))?;
             continue;
@@ -246,8 +300,9 @@ fn list(dir: &std::path::Path, out: &mut Out) -> Result<(), ClientError> {
             (None, None) => (Tone::Good, "good".to_owned()),
         };
         let used = match used.map(timestamp_to_pb) {
-            Some(time) => format!("used {}", out.zone().ago(Some(&time))),
-            None => "never used".to_owned(),
+            Some(time) => format!("  used {}", out.zone().ago(Some(&time))),
+            None if uses.is_some() => "  never used".to_owned(),
+            None => String::new(),
         };
         let name = out.paint.text(Tone::Name, &key.name);
         let state = out.paint.text(tone, state);
@@ -257,7 +312,7 @@ fn list(dir: &std::path::Path, out: &mut Out) -> Result<(), ClientError> {
             None => String::new(),
         };
         out.row(format!(
-            "{}  {name}  {state}  {roles}  {used}{subject}",
+            "{}  {name}  {state}  {roles}{used}{subject}",
             key.id
         ))?;
     }
@@ -373,6 +428,11 @@ pub(crate) fn refused(error: KeyFileError) -> ClientError {
             what,
             hint: "`treering keys ls` lists them".into(),
         },
+        KeyFileError::IsCopy(_) => outcome(
+            "change the cluster's keys, with --cluster URL (or $TREERING_CLUSTER) in place of --data; \
+             if the folder is no node's any more, remove keys.cluster from it",
+            Exit::Refused,
+        ),
         KeyFileError::NameTaken(_) => outcome(
             "use another name, revoke that key first, or give it a new secret with `treering keys \
              rotate`",

@@ -355,7 +355,7 @@ async fn run_alone(
         StandaloneCommand::Mcp(args) => mcp::run(&args, common).await,
         StandaloneCommand::Proxy(args) => proxy::run(&args, common, out).await,
         StandaloneCommand::Init(args) => init::run(&args, common, out),
-        StandaloneCommand::Keys(args) => keys::run(args, common, out),
+        StandaloneCommand::Keys(args) => keys::run(args, common, out).await,
         StandaloneCommand::Cluster(args) => cluster::run(&args, common, out).await,
         StandaloneCommand::Demo(args) => demo::run(&args, common, out).await,
         StandaloneCommand::Repair(args) => repair::run(&args, common, out).await,

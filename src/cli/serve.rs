@@ -207,21 +207,17 @@ pub(crate) async fn run(
     let quotas = quotas(&args.quota)?;
     let keys = keys_of(&dir)?;
     let tls = args.certificates()?;
-    check_reach(args, &keys)?;
-    if keys.has_subjects() && args.client_ca.is_none() {
-        tell!(
-            "WARNING: keys with certificate subjects have no effect: the server does not ask for \
-             client certificates. Use --client-ca, with --tls-cert and --tls-key."
-        );
-    }
-    let listener = listen(args.listen).await?;
     if let Some(url) = &args.cluster.cluster {
-        let mut parts = args.node_parts(&dir, listener, args.observe.observer(None).await?)?;
-        parts.serve.keys = Some(keys);
+        args.check()?;
+        let listener = listen(args.listen).await?;
+        let observer = args.observe.observer(None).await?;
+        let mut parts = args.node_parts(&dir, keys, listener, observer)?;
         parts.serve.tls = tls;
         let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
         return args.cluster.serve(url, parts, stop.map(drop), out).await;
     }
+    check_reach(args, &keys)?;
+    let listener = listen(args.listen).await?;
     let observer = args.observe.observer(traces.clone()).await?;
     let summariser = args.summariser.config(&dir)?;
     let following = match &args.backup {
@@ -361,6 +357,7 @@ impl ServeArgs {
     fn node_parts(
         &self,
         dir: &Path,
+        keys: Arc<KeyStore>,
         listener: TcpListener,
         observer: Observer,
     ) -> Result<NodeParts, ClientError> {
@@ -377,7 +374,13 @@ impl ServeArgs {
                 measures: Some(observer.measures()),
                 ..ServeOptions::default()
             },
+            keys,
+            web: self.web.options(),
             observer,
+            check: {
+                let args = self.clone();
+                Box::new(move |keys| check_reach(&args, keys))
+            },
         })
     }
 
@@ -410,9 +413,15 @@ fn keys_of(dir: &Path) -> Result<Arc<KeyStore>, ClientError> {
     KeyStore::open(dir).map_err(keys::refused)
 }
 
-/// Refuses a non-loopback address without keys or TLS.
+/// Refuses a non-loopback address without keys or TLS. Warns of keys that have no effect.
 fn check_reach(args: &ServeArgs, keys: &KeyStore) -> Result<(), ClientError> {
     let addr = args.listen;
+    if keys.has_subjects() && args.client_ca.is_none() {
+        tell!(
+            "WARNING: keys with certificate subjects have no effect: the server does not ask for \
+             client certificates. Use --client-ca, with --tls-cert and --tls-key."
+        );
+    }
     let Some(missing) = missing(addr, !keys.is_open(), args.tls_cert.is_some()) else {
         return Ok(());
     };
@@ -596,8 +605,8 @@ impl RunningServer {
         let address = listener.local_addr()?;
         let url = url_of(address, parts.tls.is_some());
         let web = {
-            let (engine, keys) = (engine.clone(), Arc::clone(&parts.keys));
-            Web::open(engine, keys, address, parts.tls.is_some(), parts.web).await?
+            let (store, keys) = (engine.clone().into(), Arc::clone(&parts.keys));
+            Web::open(store, keys, address, parts.tls.is_some(), parts.web).await?
         };
         let incoming = ConnectionStream::tcp(listener);
         let door = Some(ListenEndpoint {

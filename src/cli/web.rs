@@ -7,10 +7,9 @@ use clap::Args;
 
 use super::{error::ClientError, mcp::McpServeArgs};
 use treering_access::KeyStore;
-use treering_engine::Engine;
 use treering_inspector::{Inspector, Prices};
 use treering_mcp::{HttpEndpoint, HttpOptions, MCP_PATH};
-use treering_server::{WebPlace, WebService};
+use treering_server::{ServedStore, WebPlace, WebService};
 
 /// HTTP options.
 #[derive(Args, Debug, Clone, Default)]
@@ -70,12 +69,12 @@ pub(crate) struct Web {
 }
 
 impl Web {
-    /// Starts the services for an engine that this process serves at the address.
+    /// Starts the services for a store that this process serves at the address.
     ///
     /// # Errors
-    /// If the engine cannot be reached.
+    /// If the store cannot be reached.
     pub(crate) async fn open(
-        engine: Engine,
+        store: ServedStore,
         keys: Arc<KeyStore>,
         address: SocketAddr,
         tls: bool,
@@ -84,13 +83,13 @@ impl Web {
         let place = WebPlace::new(address, options.hosts, tls);
         let pages = match options.pages {
             true => {
-                let (engine, keys) = (engine.clone(), Arc::clone(&keys));
-                Some(Inspector::open(engine, keys, place.clone(), options.prices).await?)
+                let (store, keys) = (store.clone(), Arc::clone(&keys));
+                Some(Inspector::open(store, keys, place.clone(), options.prices).await?)
             }
             false => None,
         };
         let agents = match options.agents {
-            Some(options) => Some(HttpEndpoint::open(engine, keys, place, options).await?),
+            Some(options) => Some(HttpEndpoint::open(store, keys, place, options).await?),
             None => None,
         };
         Ok(Self { pages, agents })

@@ -31,8 +31,8 @@ use super::{
 use treering_access::{CallerProof, KeyStore};
 use treering_base::disk;
 use treering_domain::Namespace;
-use treering_engine::{Engine, OpenMode, OpenOptions, PackingMode};
-use treering_server::{CERTIFICATE_KEY, ConnectionStream, certificate_word};
+use treering_engine::{OpenMode, OpenOptions, PackingMode};
+use treering_server::{CERTIFICATE_KEY, ConnectionStream, ServedStore, certificate_word};
 
 /// Pause between attempts to open a folder that another process holds.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(30);
@@ -257,16 +257,16 @@ impl Connection {
         })
     }
 
-    /// Connects to an engine in this process that a server serves already. `keys` are the keys of
+    /// Connects to a store that a server of this process serves already. `keys` are the keys of
     /// that server. Calls need the same authentication as calls to that server: see
     /// [`Self::as_caller`].
     ///
     /// # Errors
     /// [`ClientError::Connect`] when the pipe does not open.
-    pub async fn to_engine(engine: Engine, keys: Arc<KeyStore>) -> Result<Self, ClientError> {
+    pub async fn beside(store: ServedStore, keys: Arc<KeyStore>) -> Result<Self, ClientError> {
         let (namespace, tag) = tag(Namespace::default().as_str(), None)?;
         let (client, server) = pipes();
-        let embedded = EmbeddedEngine::beside(engine, keys, server);
+        let embedded = EmbeddedEngine::beside(store, keys, server);
         Ok(Self {
             channel: through_pipe(client).await?,
             namespace,

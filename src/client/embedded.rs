@@ -17,7 +17,8 @@ use treering_embedders::{EmbedderError, EmbedderPlace};
 use treering_engine::{Embedder, Engine, ErasureAtOpen, OpenError, OpenMode, OpenOptions};
 use treering_server as server;
 use treering_server::{
-    ConnectionStream, ServeError, ServeOptions, ServerMeasures, WebService, tls::ServerTls,
+    ConnectionStream, ServeError, ServeOptions, ServedStore, ServerMeasures, WebService,
+    tls::ServerTls,
 };
 use treering_summariser::{Summariser, SummariserConfig};
 
@@ -229,7 +230,7 @@ impl EmbeddedEngine {
             }
         }
         let serving = tokio::spawn(server::serve_on(
-            engine,
+            engine.into(),
             incoming,
             shutdown.boxed(),
             options,
@@ -241,11 +242,11 @@ impl EmbeddedEngine {
         })
     }
 
-    /// Serves an engine on further connections, beside a server in this process that serves it
+    /// Serves a store on further connections, beside a server in this process that serves it
     /// already. That server's certificate and connection age limits do not apply to these
     /// connections. The keys are shared, and that server records their changes and uses.
     #[must_use]
-    pub fn beside(engine: Engine, keys: Arc<KeyStore>, incoming: ConnectionStream) -> Self {
+    pub fn beside(store: ServedStore, keys: Arc<KeyStore>, incoming: ConnectionStream) -> Self {
         let (stop, stopped) = oneshot::channel();
         let shutdown = async {
             let _ = stopped.await;
@@ -261,12 +262,7 @@ impl EmbeddedEngine {
         Self {
             summariser: None,
             stop,
-            serving: tokio::spawn(server::serve_on(
-                engine,
-                incoming,
-                shutdown.boxed(),
-                options,
-            )),
+            serving: tokio::spawn(server::serve_on(store, incoming, shutdown.boxed(), options)),
         }
     }
 

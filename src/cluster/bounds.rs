@@ -25,6 +25,8 @@ pub const FOLLOWING_MAX: usize = 2;
 /// A shard with more events than this moves to another live node only after that node has followed
 /// it. Reading as many events takes a moment.
 pub const UNFOLLOWED_EVENTS_MAX: u64 = 10_000;
+/// How often a change of keys is made again when others change them meanwhile.
+pub const KEY_CHANGES_MAX: u32 = 20;
 /// Pause before a node that is starting tries again to reach the database.
 pub const START_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum length of a node's name and of its address, in bytes.

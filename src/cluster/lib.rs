@@ -13,6 +13,7 @@
 
 pub mod bounds;
 mod directory;
+mod keys;
 mod lease;
 mod moving;
 mod node;
@@ -27,12 +28,13 @@ mod starting;
 mod trouble;
 mod watched_log;
 
+pub use keys::{SharedKeysError, change_keys, read_keys};
 pub use moving::{
     ClusterDamage, ClusterVerification, MoveError, MoveOutcome, MoveStep, export_store,
     import_store, verify_cluster,
 };
 pub use node::{ClusterNode, NodeOptions, NotServed, Owner, ShardGuard, StartError};
-pub use ownership::{ClusterView, LiveNode, Ownership, OwnershipError};
+pub use ownership::{ClusterView, LiveNode, Ownership, OwnershipError, SharedKeys};
 pub use rendezvous::desired_owner;
 pub use starting::StartingNode;
 pub use treering_engine::shard_of;

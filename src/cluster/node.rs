@@ -18,6 +18,7 @@ use tokio::{
     sync::{Notify, Semaphore, watch},
     time::{Instant, sleep, timeout},
 };
+use treering_access::KeyStore;
 use treering_domain::{ConversationId, ShardId, with_causes};
 use treering_engine::{Engine, OpenOptions, ShardMap, ShardPlace};
 use treering_log::EventLog;
@@ -50,6 +51,8 @@ pub struct NodeOptions {
     pub address: String,
     /// Options of the engines. Their folder is the node's: shard N is in `shards/N` in it.
     pub engine: OpenOptions,
+    /// Keys of the node's folder, which follow those of the cluster. `None`: they do not.
+    pub keys: Option<Arc<KeyStore>>,
     /// How long after its last heartbeat the node answers reads, and the others leave it its shards.
     pub lease: Duration,
 }
@@ -65,6 +68,7 @@ impl NodeOptions {
             name: name.into(),
             address: address.into(),
             engine: OpenOptions::new(data_dir),
+            keys: None,
             lease: LEASE_DEFAULT,
         }
     }

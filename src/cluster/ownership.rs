@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use treering_domain::{ConversationId, ShardId, with_causes};
-pub use treering_log_postgres::{ClusterView, LiveNode};
+pub use treering_log_postgres::{ClusterView, LiveNode, SharedKeys};
 use treering_log_postgres::{PostgresError, PostgresLog};
 use uuid::Uuid;
 
@@ -43,6 +43,27 @@ pub trait Ownership: Send + Sync + 'static {
     /// [`OwnershipError`].
     async fn moved(&self) -> Result<Vec<(ConversationId, ShardId)>, OwnershipError> {
         Ok(Vec::new())
+    }
+
+    /// Returns the API keys of the cluster. `None`: there are none, or their version is `known`.
+    ///
+    /// # Errors
+    /// [`OwnershipError`].
+    async fn keys(&self, _known: Option<Uuid>) -> Result<Option<SharedKeys>, OwnershipError> {
+        Ok(None)
+    }
+
+    /// Replaces the keys, if their version is still `from` (`None`: there are none). Returns false
+    /// if it is not, or if this table has no place for keys.
+    ///
+    /// # Errors
+    /// [`OwnershipError`]. The keys may have been replaced nevertheless.
+    async fn replace_keys(
+        &self,
+        _from: Option<Uuid>,
+        _keys: &SharedKeys,
+    ) -> Result<bool, OwnershipError> {
+        Ok(false)
     }
 
     /// Makes this process a node. Returns false while another live process has the name.
@@ -105,6 +126,18 @@ impl Ownership for PostgresLog {
 
     async fn moved(&self) -> Result<Vec<(ConversationId, ShardId)>, OwnershipError> {
         Ok(self.moved().await?)
+    }
+
+    async fn keys(&self, known: Option<Uuid>) -> Result<Option<SharedKeys>, OwnershipError> {
+        Ok(self.keys(known).await?)
+    }
+
+    async fn replace_keys(
+        &self,
+        from: Option<Uuid>,
+        keys: &SharedKeys,
+    ) -> Result<bool, OwnershipError> {
+        Ok(self.replace_keys(from, keys).await?)
     }
 
     async fn join(

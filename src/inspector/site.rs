@@ -26,8 +26,7 @@ use treering_access::{
     CallerProof, CertificateSubject, ClientCertificate, KeyHolder, KeyRefusal, KeyStore,
 };
 use treering_client::{ClientError, Connection};
-use treering_engine::Engine;
-use treering_server::{WebPlace, WebService, bearer};
+use treering_server::{ServedStore, WebPlace, WebService, bearer};
 
 /// State shared by all requests.
 pub(crate) struct Site {
@@ -145,17 +144,17 @@ pub(super) fn session_of(headers: &HeaderMap) -> Option<&str> {
 #[derive(Debug)]
 pub struct Inspector {
     site: Arc<Site>,
-    sampling: JoinHandle<()>,
+    sampling: Option<JoinHandle<()>>,
 }
 
 impl Inspector {
-    /// Opens the inspector for an engine that this process serves at this address. Pages show what
-    /// model calls cost if there are prices.
+    /// Opens the inspector for a store that this process serves at this address. Pages show what
+    /// model calls cost if there are prices. Those of a node of a cluster have no charts.
     ///
     /// # Errors
-    /// When the engine cannot be reached, or the system's random number generator fails.
+    /// When the store cannot be reached, or the system's random number generator fails.
     pub async fn open(
-        engine: Engine,
+        store: ServedStore,
         keys: Arc<KeyStore>,
         place: WebPlace,
         prices: Arc<Prices>,
@@ -166,8 +165,14 @@ impl Inspector {
             exit: treering_client::error::Exit::Unavailable,
         })?;
         let samples = Arc::<StoreSamples>::default();
-        let sampling = tokio::spawn(sample(engine.clone(), Arc::downgrade(&samples)));
-        let store = Connection::to_engine(engine, Arc::clone(&keys)).await?;
+        let sampling = match &store {
+            ServedStore::Engine(engine) => {
+                let sampling = sample(engine.clone(), Arc::downgrade(&samples));
+                Some(tokio::spawn(sampling))
+            }
+            ServedStore::Node(_) => None,
+        };
+        let store = Connection::beside(store, Arc::clone(&keys)).await?;
         let site = Arc::new(Site {
             store,
             keys,
@@ -206,10 +211,12 @@ impl Inspector {
         self.site.ending.send_replace(true);
     }
 
-    /// Closes the inspector. The engine belongs to the server, which closes it.
+    /// Closes the inspector. The store belongs to the server, which closes it.
     pub async fn close(self) {
         self.end_streams();
-        self.sampling.abort();
+        if let Some(sampling) = &self.sampling {
+            sampling.abort();
+        }
         // Fails while requests are still being answered; the last of them then drops the store.
         if let Some(site) = Arc::into_inner(self.site)
             && let Err(error) = site.store.close().await

@@ -5,13 +5,14 @@
 //! append, and the rule for lost answers ([`PostgresLog`]). `docs/CLUSTER.md` says what it
 //! guarantees and which settings it needs.
 //!
-//! It also has the table of a cluster's nodes, the claims of shards, and erasing. It does not
-//! interpret frames, and does not choose which node should own a shard.
+//! It also has the table of a cluster's nodes, the claims of shards, the keys of a cluster, and
+//! erasing. It does not interpret frames or keys, and does not choose which node should own a shard.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
 mod erase;
 mod error;
+mod keys;
 mod log;
 mod moving;
 mod nodes;
@@ -23,6 +24,7 @@ mod shard;
 mod target;
 
 pub use error::PostgresError;
+pub use keys::SharedKeys;
 pub use log::{PostgresLog, PostgresLogOptions};
 pub use moving::ShardEnd;
 pub use nodes::{ClusterView, LiveNode};

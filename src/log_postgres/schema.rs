@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::{error::PostgresError, session::PostgresSession, target::ServerTarget};
 
 /// The version of the tables that this program creates, and the newest that it supports.
-pub const SCHEMA_VERSION: i32 = 5;
+pub const SCHEMA_VERSION: i32 = 6;
 /// The usual number of shards of a log.
 pub const SHARDS_DEFAULT: u32 = 64;
 /// Maximum number of shards of a log.
@@ -91,6 +91,16 @@ create table treering_moved (
 );
 ";
 
+/// The API keys of a cluster, which version 6 added: one row once there are keys. Each change gives
+/// it another `version`.
+const KEYS: &str = "
+create table treering_keys (
+    singleton boolean primary key default true check (singleton),
+    version uuid not null,
+    content text not null
+);
+";
+
 /// Creates the tables and the identity of a new log with this number of shards (1 to
 /// [`SHARDS_MAX`]; `None`: [`SHARDS_DEFAULT`]), unless they exist. Upgrades the tables of an earlier
 /// version. The role of the URL owns the tables; [`grants`] lets another one use them.
@@ -117,7 +127,7 @@ pub async fn create_schema(
     let mut session = PostgresSession::connect(&target, deadline).await?;
     let create = format!(
         "begin; select pg_advisory_xact_lock({LOCK});
-         do $$ begin if to_regclass('treering_log') is null then {TABLES} {NODES} {MOVED}
+         do $$ begin if to_regclass('treering_log') is null then {TABLES} {NODES} {MOVED} {KEYS}
          insert into treering_log (schema_version, format_version, store, timeline, shards)
          values ({SCHEMA_VERSION}, {FORMAT_VERSION}, '{}', '{}', {shards});
          end if;
@@ -143,6 +153,10 @@ pub async fn create_schema(
          alter table treering_node
              add column if not exists followed bigint[] not null default '{{}}';
          update treering_log set schema_version = 5;
+         end if;
+         if (select schema_version from treering_log) = 5 then
+         {KEYS}
+         update treering_log set schema_version = 6;
          end if; end $$; commit",
         Uuid::new_v4(),
         Uuid::new_v4()
@@ -184,8 +198,8 @@ pub(crate) struct LogRow {
     pub(crate) shards: u32,
 }
 
-/// Returns the SQL statements that let a role append, read and erase, and nothing else. To erase,
-/// it can replace the content of frames and delete large bodies. It cannot delete frames.
+/// Returns the SQL statements that let a role append, read, erase and change keys, and nothing else.
+/// To erase, it can replace the content of frames and delete large bodies. It cannot delete frames.
 ///
 /// From PostgreSQL 17 on, the role may also run `VACUUM` on these tables. Before, only their owner
 /// can.
@@ -195,7 +209,7 @@ pub fn grants(role: &str) -> String {
     let role = format!("\"{}\"", role.replace('"', "\"\""));
     format!(
         "grant select on treering_log, treering_moved to {role};
-grant select, insert, update on treering_shard, treering_node to {role};
+grant select, insert, update on treering_shard, treering_node, treering_keys to {role};
 grant select, insert, update (bytes) on treering_frame to {role};
 grant select, insert, delete on treering_blob to {role};
 do $maintain$ begin

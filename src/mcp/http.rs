@@ -45,8 +45,7 @@ use super::{
 };
 use treering_access::{CallerProof, KeyRefusal, KeyStore};
 use treering_client::{ClientError, Connection};
-use treering_engine::Engine;
-use treering_server::{NAMESPACE_KEY, WebPlace, WebRefusal, WebService, shown_by};
+use treering_server::{NAMESPACE_KEY, ServedStore, WebPlace, WebRefusal, WebService, shown_by};
 
 /// The path of the interface.
 pub const MCP_PATH: &str = "/mcp";
@@ -81,8 +80,8 @@ impl fmt::Debug for Callers {
 }
 
 impl Callers {
-    async fn of(engine: Engine, keys: Arc<KeyStore>) -> Result<Arc<Self>, ClientError> {
-        let store = Connection::to_engine(engine, Arc::clone(&keys)).await?;
+    async fn of(store: ServedStore, keys: Arc<KeyStore>) -> Result<Arc<Self>, ClientError> {
+        let store = Connection::beside(store, Arc::clone(&keys)).await?;
         Ok(Arc::new(Self { store, keys }))
     }
 
@@ -127,17 +126,17 @@ pub struct HttpEndpoint {
 }
 
 impl HttpEndpoint {
-    /// Opens the interface for an engine that this process serves at this address.
+    /// Opens the interface for a store that this process serves at this address.
     ///
     /// # Errors
-    /// When the engine cannot be reached.
+    /// When the store cannot be reached.
     pub async fn open(
-        engine: Engine,
+        store: ServedStore,
         keys: Arc<KeyStore>,
         place: WebPlace,
         options: HttpOptions,
     ) -> Result<Self, ClientError> {
-        let callers = Callers::of(engine, keys).await?;
+        let callers = Callers::of(store, keys).await?;
         let door = AgentHandler::of_server(Arc::clone(&callers), options.allowed);
         Ok(Self::to(door, callers, place, options.origins))
     }
@@ -149,11 +148,11 @@ impl HttpEndpoint {
     /// As [`Self::open`].
     pub async fn open_to(
         handler: impl ServerHandler + Clone,
-        engine: Engine,
+        store: ServedStore,
         keys: Arc<KeyStore>,
         place: WebPlace,
     ) -> Result<Self, ClientError> {
-        let callers = Callers::of(engine, keys).await?;
+        let callers = Callers::of(store, keys).await?;
         Ok(Self::to(handler, callers, place, Vec::new()))
     }
 
@@ -185,7 +184,7 @@ impl HttpEndpoint {
         })
     }
 
-    /// Closes the interface. The engine belongs to the server, which closes it.
+    /// Closes the interface. The store belongs to the server, which closes it.
     pub async fn close(self) {
         // `into_inner` returns `None` while requests are still being answered. In that case, the
         // last of them drops the connection.

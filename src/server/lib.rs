@@ -37,6 +37,7 @@ mod recent_reads;
 mod result_text;
 mod router;
 mod search;
+mod served;
 mod shards;
 mod ship;
 pub mod shutdown;
@@ -58,11 +59,7 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::either::Either;
-use tonic::{
-    codec::CompressionEncoding,
-    service::Routes,
-    transport::{ClientTlsConfig, server::TcpIncoming},
-};
+use tonic::{codec::CompressionEncoding, service::Routes, transport::server::TcpIncoming};
 use tonic_health::pb::health_server::HealthServer;
 
 use self::{
@@ -92,6 +89,7 @@ pub use guard::{CERTIFICATE_KEY, bearer, certificate_word};
 pub use health::{FOLDER_PROOF, FOLDER_QUESTION};
 pub use measures::{MethodCalls, ServerMeasures};
 pub use router::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardRole, ShardServices};
+pub use served::{NodeShards, ServedStore};
 pub(crate) use status::ERROR_DOMAIN;
 pub use web::{WebPlace, WebRefusal, WebService, shown_by, web_origin};
 
@@ -261,7 +259,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     engine.announce(&listener.local_addr()?.to_string());
     serve_on(
-        engine,
+        engine.into(),
         ConnectionStream::tcp(listener),
         shutdown.boxed(),
         options,
@@ -303,15 +301,18 @@ impl ConnectionStream {
 /// [`ServeError`].
 #[must_use = "a future does nothing unless it is polled"]
 pub fn serve_on(
-    engine: Engine,
+    store: ServedStore,
     incoming: ConnectionStream,
     shutdown: BoxFuture<'static, ()>,
     options: ServeOptions,
 ) -> BoxFuture<'static, Result<(), ServeError>> {
-    serve_connections(engine, incoming, shutdown, options).boxed()
+    match store {
+        ServedStore::Engine(engine) => serve_engine(engine, incoming, shutdown, options).boxed(),
+        ServedStore::Node(node) => serve_node(*node, incoming, shutdown, options).boxed(),
+    }
 }
 
-async fn serve_connections(
+async fn serve_engine(
     engine: Engine,
     incoming: ConnectionStream,
     shutdown: BoxFuture<'static, ()>,
@@ -324,7 +325,7 @@ async fn serve_connections(
         dispatch: Dispatch::Store(routes.prepare()),
         intake: intake(engine.limits(), &options)?,
         audit: KeyAudit::Store(audit),
-        stopper,
+        stopper: Arc::new(stopper),
         stop,
     };
     let closes = !options.is_beside;
@@ -336,34 +337,46 @@ async fn serve_connections(
 }
 
 /// Serves the shards of a cluster on a TCP listener until `shutdown`, then stops gracefully. This
-/// node serves the shards that `directory` gives it, and forwards all other calls to their owners:
-/// by TLS if `owners_tls` is set. The limits of requests are `limits`.
+/// node serves its own shards, and forwards all other calls to their owners.
 ///
 /// # Errors
 /// [`ServeError`].
 pub async fn serve_shards(
-    directory: Arc<dyn ShardDirectory>,
-    limits: Limits,
-    owners_tls: Option<ClientTlsConfig>,
+    node: NodeShards,
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
     options: ServeOptions,
 ) -> Result<(), ServeError> {
-    let (stopper, stop) = Stopper::new();
-    let health = health::NodeHealth::new(Arc::clone(&directory), stop.clone())?;
-    let node = Routes::new(HealthServer::new(health));
-    let node = with_reflection(node, &options)?;
-    let audit = KeyAudit::Shards(Arc::clone(&directory));
-    let router = ShardRouter::new(directory, node, owners_tls, stop.clone(), options.clone());
+    let incoming = ConnectionStream::tcp(listener);
+    serve_on(node.into(), incoming, shutdown.boxed(), options).await
+}
+
+async fn serve_node(
+    node: NodeShards,
+    incoming: ConnectionStream,
+    shutdown: BoxFuture<'static, ()>,
+    options: ServeOptions,
+) -> Result<(), ServeError> {
+    let (stopper, stop) = match options.is_beside {
+        true => {
+            let (stopper, stop) = Stopper::new();
+            (Arc::new(stopper), stop)
+        }
+        false => (Arc::clone(&node.stopper), node.stop.clone()),
+    };
+    let health = health::NodeHealth::new(Arc::clone(&node.directory), stop.clone())?;
+    let own = with_reflection(Routes::new(HealthServer::new(health)), &options)?;
+    let ended = Arc::clone(&stopper);
     let server = Server {
-        dispatch: Dispatch::Shards(router),
-        intake: intake(&limits, &options)?,
-        audit,
+        intake: intake(&node.limits, &options)?,
+        audit: KeyAudit::Shards(Arc::clone(&node.directory)),
+        dispatch: Dispatch::Shards(ShardRouter::new(node, own, options.clone())),
         stopper,
         stop,
     };
-    let incoming = ConnectionStream::tcp(listener);
-    server.run(incoming, shutdown.boxed(), options).await;
+    server.run(incoming, shutdown, options).await;
+    // Other servers of the node keep the stopper.
+    ended.advance(Phase::Cut);
     Ok(())
 }
 
@@ -372,7 +385,7 @@ struct Server {
     dispatch: Dispatch,
     intake: AdmissionControl,
     audit: KeyAudit,
-    stopper: Stopper,
+    stopper: Arc<Stopper>,
     stop: StopSignal,
 }
 

@@ -116,7 +116,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let place = WebPlace::new(address, Vec::new(), false);
-    let door = HttpEndpoint::open_to(Fixtures, engine.clone(), keys.clone(), place).await?;
+    let door = HttpEndpoint::open_to(Fixtures, engine.clone().into(), keys.clone(), place).await?;
     let options = ServeOptions {
         keys: Some(keys),
         web: Some(door.web()),

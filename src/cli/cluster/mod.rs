@@ -3,13 +3,18 @@
 // Without the feature, the options are parsed, so that the error says what to do.
 #![cfg_attr(not(feature = "cluster"), allow(dead_code))]
 
+use std::sync::Arc;
+
 use clap::{Args, Subcommand};
 use tokio::net::TcpListener;
 
-use crate::observe::Observer;
+use crate::{error::ClientError, observe::Observer, web::WebOptions};
+use treering_access::KeyStore;
 use treering_engine::OpenOptions;
 use treering_server::{ServeOptions, tls::TlsFiles};
 
+#[cfg(feature = "cluster")]
+mod keys;
 #[cfg(feature = "cluster")]
 mod moving;
 #[cfg(feature = "cluster")]
@@ -18,7 +23,11 @@ mod node;
 #[path = "not_built.rs"]
 mod node;
 
+#[cfg(feature = "cluster")]
+pub(crate) use keys::{change_keys, read_keys};
 pub(crate) use node::run;
+#[cfg(not(feature = "cluster"))]
+pub(crate) use node::{change_keys, read_keys};
 
 const HEADING: &str = "Cluster";
 
@@ -31,8 +40,7 @@ pub(crate) struct ClusterArgs {
     /// and index. See docs/CLUSTER.md
     #[arg(long, value_name = "URL", help_heading = HEADING, requires_all = ["node", "advertise"])]
     #[arg(conflicts_with_all = [
-        "pseudonyms", "retention", "quota", "backup", "heads", "otlp_endpoint", "web_host",
-        "prices", "mcp_writable", "summariser_url",
+        "pseudonyms", "retention", "quota", "backup", "heads", "otlp_endpoint", "summariser_url",
     ])]
     pub(super) cluster: Option<String>,
     /// Name of this node, which no other node has. A restarted node with its earlier name gets its
@@ -58,8 +66,15 @@ pub(crate) struct NodeParts {
     pub(crate) listener: TcpListener,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) serve: ServeOptions,
+    pub(crate) keys: Arc<KeyStore>,
+    pub(crate) web: WebOptions,
     pub(crate) observer: Observer,
+    /// Checks the keys of the cluster, which the node has only when it has joined.
+    pub(crate) check: KeyCheck,
 }
+
+/// Says why the node must not serve with these keys.
+pub(crate) type KeyCheck = Box<dyn Fn(&KeyStore) -> Result<(), ClientError> + Send + Sync>;
 
 /// Create the tables of a cluster, show its nodes, and move stores
 ///

@@ -64,7 +64,7 @@ pub(super) async fn import(url: &str, common: &Common, out: &mut Out) -> Result<
         count(done.events),
         count(done.conversations)
     ))?;
-    Ok(out.line("Nodes can start now. Copy keys.json to the folder of each.")?)
+    Ok(out.line("Nodes can start now. Copy keys.json to the folder of the first one.")?)
 }
 
 /// Moves a cluster into a store.

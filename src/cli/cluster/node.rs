@@ -3,30 +3,33 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
-    path::{Path, PathBuf},
+    path::Path,
     pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::JoinHandle};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 use uuid::Uuid;
 
-use super::{ClusterArgs, ClusterCommand, ClusterCommandArgs, NodeParts, moving};
+use super::{ClusterArgs, ClusterCommand, ClusterCommandArgs, KeyCheck, NodeParts, moving};
 use crate::{
     args::Common,
     error::{ClientError, Exit},
+    observe::ObservationGuard,
     output::{Out, Tone},
     serve::url_of,
+    web::Web,
 };
 use treering_cluster::{ClusterNode, ClusterView, LiveNode, NodeOptions, StartError, StartingNode};
 use treering_domain::{ShardId, with_causes};
 use treering_log_postgres::{
     PostgresError, PostgresLog, PostgresLogOptions, create_role, create_schema,
 };
-use treering_server::{serve_shards, tls::TlsFiles};
+use treering_mcp::MCP_PATH;
+use treering_server::{NodeShards, ServeError, serve_shards, tls::TlsFiles};
 
 /// SQLSTATE of a statement that the role may not run.
 const NOT_PERMITTED: &str = "42501";
@@ -41,7 +44,7 @@ impl ClusterArgs {
     pub(crate) async fn serve(
         &self,
         url: &str,
-        parts: NodeParts,
+        mut parts: NodeParts,
         stop: impl Future<Output = ()>,
         out: &mut Out,
     ) -> Result<(), ClientError> {
@@ -51,7 +54,8 @@ impl ClusterArgs {
         let starting = StartingNode::new(&address);
         let options = NodeOptions {
             engine: parts.engine.clone(),
-            ..NodeOptions::new(&name, address, &dir)
+            keys: Some(Arc::clone(&parts.keys)),
+            ..NodeOptions::new(&name, &address, &dir)
         };
         let log = PostgresLogOptions {
             accept_single_copy: self.accept_single_copy,
@@ -62,46 +66,25 @@ impl ClusterArgs {
             Some(files) => Some(self.client_tls(files)?),
             None => None,
         };
-        let address = parts.listener.local_addr()?;
-        let metrics = parts.observer.url();
-        let _observed = parts.observer.start_node(Arc::new(starting.clone()));
-        let (end, ended) = oneshot::channel::<()>();
-        let serving = tokio::spawn(serve_shards(
-            Arc::new(starting.clone()),
-            parts.engine.limits,
-            owners_tls,
-            parts.listener,
-            async {
-                let _ended = ended.await;
-            },
-            parts.serve,
-        ));
+        // Browsers and agents may name the node as other nodes do.
+        parts.web.hosts.push(address);
+        let running = RunningNode::start(&starting, owners_tls, parts).await?;
         let mut stop = pin!(stop);
-        let started = tokio::select! {
-            started = ClusterNode::start(url, log, options) => started.map(Some),
-            () = &mut stop => Ok(None),
-        };
-        let node = match started.map_err(refused) {
+        let node = match join(url, log, options, &running.check, &mut stop).await {
             Ok(Some(node)) => node,
             not_started => {
-                let _serving = end.send(());
-                let _served = serving.await;
+                let _served = running.stop().await;
                 return not_started.map(drop);
             }
         };
         starting.joined(node.clone());
-        let url = url_of(address, parts.tls.is_some());
-        let at = NodeAddresses { dir, url, metrics };
-        say_ready(&node, &at, out)?;
+        running.say_ready(&node, &dir, out)?;
         stop.await;
         // The others take the shards while this node still forwards the calls of its clients.
         node.drain(treering_cluster::bounds::DRAIN_MAX).await;
-        let _serving = end.send(());
-        let served = serving.await;
+        let served = running.stop().await;
         node.close().await;
-        let served = served.map_err(|error| error.to_string());
-        let served = served.and_then(|served| served.map_err(|error| error.to_string()));
-        served.map_err(|error| failed(error, "see the log above"))
+        served
     }
 
     /// Returns how this node connects to others, to which it shows its own certificate.
@@ -115,6 +98,26 @@ impl ClusterArgs {
     }
 }
 
+/// Joins a cluster, and checks its keys. Returns `None` if `stop` comes first.
+async fn join(
+    url: &str,
+    log: PostgresLogOptions,
+    options: NodeOptions,
+    check: &KeyCheck,
+    stop: impl Future<Output = ()>,
+) -> Result<Option<ClusterNode>, ClientError> {
+    let keys = options.keys.clone();
+    let node = tokio::select! {
+        started = ClusterNode::start(url, log, options) => started.map_err(refused)?,
+        () = stop => return Ok(None),
+    };
+    if let Some(Err(refused)) = keys.map(|keys| check(&keys)) {
+        node.close().await;
+        return Err(refused);
+    }
+    Ok(Some(node))
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
     std::fs::read(path).map_err(|cause| ClientError::ReadFile {
         path: path.to_owned(),
@@ -122,37 +125,94 @@ fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
     })
 }
 
-/// Where a node is found.
-struct NodeAddresses {
-    dir: PathBuf,
+/// A node that accepts connections.
+struct RunningNode {
     url: String,
     metrics: Option<String>,
+    web: Web,
+    check: KeyCheck,
+    end: oneshot::Sender<()>,
+    serving: JoinHandle<Result<(), ServeError>>,
+    _observed: ObservationGuard,
 }
 
-fn say_ready(node: &ClusterNode, at: &NodeAddresses, out: &mut Out) -> Result<(), ClientError> {
-    if out.json {
-        out.line(json!({
-            "serving": at.url,
-            "node": node.name(),
-            "shards": node.shards(),
-            "data": at.dir.to_string_lossy(),
-            "pid": std::process::id(),
-            "version": env!("CARGO_PKG_VERSION"),
-            "metrics": at.metrics,
-        }))?;
-    } else {
-        let url = out.paint.text(Tone::Name, &at.url);
+impl RunningNode {
+    /// Starts to accept connections. Calls are refused until the node has joined its cluster.
+    async fn start(
+        starting: &StartingNode,
+        owners_tls: Option<ClientTlsConfig>,
+        parts: NodeParts,
+    ) -> Result<Self, ClientError> {
+        let address = parts.listener.local_addr()?;
+        let is_tls = parts.tls.is_some();
+        let directory = Arc::new(starting.clone());
+        let shards = NodeShards::new(directory.clone(), parts.engine.limits, owners_tls);
+        let mut serve = parts.serve;
+        let keys = Arc::clone(&parts.keys);
+        let web = Web::open(shards.clone().into(), keys, address, is_tls, parts.web).await?;
+        serve.keys = Some(parts.keys);
+        serve.web = web.service();
+        let (end, ended) = oneshot::channel::<()>();
+        let ended = async {
+            let _ended = ended.await;
+        };
+        Ok(Self {
+            url: url_of(address, is_tls),
+            metrics: parts.observer.url(),
+            web,
+            check: parts.check,
+            end,
+            serving: tokio::spawn(serve_shards(shards, parts.listener, ended, serve)),
+            _observed: parts.observer.start_node(directory),
+        })
+    }
+
+    fn say_ready(&self, node: &ClusterNode, dir: &Path, out: &mut Out) -> Result<(), ClientError> {
+        let pages = self.web.has_pages().then(|| format!("{}/", self.url));
+        let agents = self.web.has_agents();
+        let agents = agents.then(|| format!("{}{MCP_PATH}", self.url));
+        if out.json {
+            out.line(json!({
+                "serving": self.url,
+                "node": node.name(),
+                "shards": node.shards(),
+                "data": dir.to_string_lossy(),
+                "pid": std::process::id(),
+                "version": env!("CARGO_PKG_VERSION"),
+                "metrics": self.metrics,
+                "mcp": agents,
+                "inspector": pages,
+            }))?;
+            return Ok(out.flush()?);
+        }
+        let url = out.paint.text(Tone::Name, &self.url);
         out.line(format!(
             "Node {} serves a cluster of {} shards at {url}",
             node.name(),
             node.shards()
         ))?;
-        if let Some(metrics) = &at.metrics {
+        if let Some(pages) = pages {
+            out.line(format!("To inspect it, open {pages} in a browser"))?;
+        }
+        if let Some(metrics) = &self.metrics {
             out.line(format!("Metrics are at {metrics}"))?;
         }
+        if let Some(agents) = agents {
+            out.line(format!("Agents connect to {agents} (MCP)"))?;
+        }
         out.line("Ctrl-C hands its shards over and ends it.")?;
+        Ok(out.flush()?)
     }
-    Ok(out.flush()?)
+
+    /// Finishes accepted requests.
+    async fn stop(self) -> Result<(), ClientError> {
+        self.web.end_streams();
+        let _serving = self.end.send(());
+        let served = self.serving.await.map_err(|error| error.to_string());
+        self.web.close().await;
+        let served = served.and_then(|served| served.map_err(|error| error.to_string()));
+        served.map_err(|error| failed(error, "see the log above"))
+    }
 }
 
 pub(super) fn failed(what: String, hint: &str) -> ClientError {
@@ -228,7 +288,7 @@ pub(crate) async fn run(
 }
 
 /// Opens the log to read who owns what.
-async fn to_look(url: &str) -> Result<PostgresLog, ClientError> {
+pub(super) async fn to_look(url: &str) -> Result<PostgresLog, ClientError> {
     let options = PostgresLogOptions {
         // Nothing is appended.
         accept_single_copy: true,

@@ -8,6 +8,7 @@ use crate::{
     error::{ClientError, Exit},
     output::Out,
 };
+use treering_access::{KeyFile, KeyFileError};
 
 impl ClusterArgs {
     /// # Errors
@@ -30,6 +31,21 @@ pub(crate) async fn run(
     _: &Common,
     _: &mut Out,
 ) -> Result<(), ClientError> {
+    Err(not_built())
+}
+
+/// # Errors
+/// Always.
+pub(crate) async fn change_keys<T>(
+    _: &str,
+    _: impl FnMut(&mut KeyFile) -> Result<T, KeyFileError>,
+) -> Result<T, ClientError> {
+    Err(not_built())
+}
+
+/// # Errors
+/// Always.
+pub(crate) async fn read_keys(_: &str) -> Result<KeyFile, ClientError> {
     Err(not_built())
 }
 

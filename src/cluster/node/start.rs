@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use tokio::time::sleep;
+use treering_access::KeyFileError;
 use treering_log::EventLog;
 use treering_log_postgres::{PostgresLog, PostgresLogOptions};
 
 use super::{ClusterNode, NodeOptions};
 use crate::{
     bounds::{LEASE_MIN, NAME_BYTES_MAX, START_PAUSE},
+    keys::{KeyCopy, SharedKeysError},
     ownership::{Ownership, OwnershipError},
     trouble::Trouble,
 };
@@ -35,6 +37,22 @@ pub enum StartError {
     /// The log or the table of nodes cannot be used.
     #[error("the node cannot join its cluster: {0}")]
     Ownership(#[from] OwnershipError),
+    /// The keys of the cluster cannot be used.
+    #[error("the node cannot use the keys of its cluster: {0}")]
+    Keys(KeyFileError),
+}
+
+impl From<SharedKeysError> for StartError {
+    fn from(error: SharedKeysError) -> Self {
+        match error {
+            SharedKeysError::Keys(error) => Self::Keys(error),
+            SharedKeysError::Database(error) => Self::Ownership(error),
+            contended @ SharedKeysError::Contended => Self::Ownership(OwnershipError {
+                what: contended.to_string(),
+                is_transient: true,
+            }),
+        }
+    }
 }
 
 impl ClusterNode {
@@ -89,7 +107,17 @@ impl ClusterNode {
         ownership: Arc<dyn Ownership>,
         options: NodeOptions,
     ) -> Result<Self, StartError> {
-        Self::join(log, ownership, options).await
+        check(&options)?;
+        let lease = options.lease;
+        let keys = match options.keys.clone() {
+            Some(keys) => Some(KeyCopy::load(Arc::clone(&ownership), keys).await?),
+            None => None,
+        };
+        let node = Self::join(log, ownership, options).await?;
+        if let Some(keys) = keys {
+            tokio::spawn(keys.follow(lease, node.inner.stop.subscribe()));
+        }
+        Ok(node)
     }
 }
 

@@ -12,7 +12,7 @@ use treering_domain::{AppendCommand, Limits, ShardId};
 use treering_engine::{AppendError, ReadError};
 use treering_log_postgres::{PostgresLogOptions, create_schema};
 use treering_proto::pb::{self, events_client::EventsClient};
-use treering_server::{ServeOptions, ShardDirectory, serve_shards};
+use treering_server::{NodeShards, ServeOptions, ShardDirectory, serve_shards};
 
 use crate::{
     server::{Server, single_copy},
@@ -31,9 +31,7 @@ async fn serve(node: &StartingNode) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(serve_shards(
-        Arc::new(node.clone()),
-        Limits::default(),
-        None,
+        NodeShards::new(Arc::new(node.clone()), Limits::default(), None),
         listener,
         std::future::pending(),
         ServeOptions::default(),

@@ -8,6 +8,7 @@ mod erase;
 mod erase_routing;
 mod failures;
 mod followers;
+mod keys;
 #[allow(dead_code)]
 mod memory;
 mod moving;

@@ -16,8 +16,9 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tonic::transport::{Channel, Endpoint};
+use treering_access::KeyStore;
 use treering_cluster::{
-    ClusterNode, ClusterView, LiveNode, NodeOptions, Ownership, OwnershipError,
+    ClusterNode, ClusterView, LiveNode, NodeOptions, Ownership, OwnershipError, SharedKeys,
 };
 use treering_domain::ShardId;
 use treering_engine::{Embedder, OpenOptions};
@@ -26,7 +27,7 @@ use treering_proto::pb::{
     conversations_client::ConversationsClient, events_client::EventsClient,
     search_client::SearchClient,
 };
-use treering_server::{ServeError, ServeOptions, serve_shards};
+use treering_server::{NodeShards, ServeError, ServeOptions, serve_shards};
 use uuid::Uuid;
 
 /// The log and the table that all nodes of a cluster share.
@@ -40,6 +41,7 @@ pub struct MemoryCluster {
 struct Table {
     nodes: BTreeMap<String, Row>,
     owners: HashMap<ShardId, Uuid>,
+    keys: Option<SharedKeys>,
 }
 
 struct Row {
@@ -122,6 +124,26 @@ impl Ownership for MemoryOwnership {
 
     fn shards(&self) -> u32 {
         self.cluster.shards
+    }
+
+    async fn keys(&self, known: Option<Uuid>) -> Result<Option<SharedKeys>, OwnershipError> {
+        self.reach().await;
+        let keys = self.cluster.table().keys.clone();
+        Ok(keys.filter(|keys| Some(keys.version) != known))
+    }
+
+    async fn replace_keys(
+        &self,
+        from: Option<Uuid>,
+        keys: &SharedKeys,
+    ) -> Result<bool, OwnershipError> {
+        self.reach().await;
+        let mut table = self.cluster.table();
+        let is_unchanged = table.keys.as_ref().map(|keys| keys.version) == from;
+        if is_unchanged {
+            table.keys = Some(keys.clone());
+        }
+        Ok(is_unchanged)
     }
 
     async fn join(
@@ -233,7 +255,7 @@ impl Ownership for MemoryOwnership {
 pub struct ServingNode {
     pub node: ClusterNode,
     pub address: SocketAddr,
-    owners: Arc<MemoryOwnership>,
+    pub owners: Arc<MemoryOwnership>,
     stop: oneshot::Sender<()>,
     served: JoinHandle<Result<(), ServeError>>,
 }
@@ -266,13 +288,20 @@ impl JoinedNode {
         }
     }
 
-    /// Serves with these options. The node's folder is in that of the engine's options.
-    async fn serve(self, engine: &OpenOptions, serving: ServeOptions) -> ServingNode {
+    /// Serves with these options. The node's folder is in that of the engine's options. Its keys
+    /// follow the cluster's if they are given.
+    async fn serve(
+        self,
+        engine: &OpenOptions,
+        serving: ServeOptions,
+        keys: Option<Arc<KeyStore>>,
+    ) -> ServingNode {
         let address = self.listener.local_addr().unwrap();
         let dir = engine.data_dir.join(&self.name);
         let mut options = NodeOptions {
             lease: LEASE,
             engine: engine.clone(),
+            keys,
             ..NodeOptions::new(self.name, address.to_string(), &dir)
         };
         options.engine.data_dir = dir;
@@ -280,10 +309,9 @@ impl JoinedNode {
         let node = ClusterNode::start_over(log, Arc::clone(&self.owners) as _, options);
         let node = node.await.unwrap();
         let (stop, stopped) = oneshot::channel();
+        let shards = NodeShards::new(Arc::new(node.clone()), engine.limits.clone(), None);
         let served = serve_shards(
-            Arc::new(node.clone()),
-            engine.limits.clone(),
-            None,
+            shards,
             self.listener,
             async {
                 let _stopped = stopped.await;
@@ -316,7 +344,20 @@ impl ServingNode {
             ..OpenOptions::new(dir)
         };
         let joined = JoinedNode::new(cluster, name).await;
-        joined.serve(&engine, ServeOptions::default()).await
+        joined.serve(&engine, ServeOptions::default(), None).await
+    }
+
+    /// Starts a node whose keys follow the cluster's.
+    pub async fn start_with_keys(cluster: &Arc<MemoryCluster>, name: &str, dir: &Path) -> Self {
+        let keys = KeyStore::open(&dir.join(name)).unwrap();
+        let serving = ServeOptions {
+            keys: Some(Arc::clone(&keys)),
+            ..ServeOptions::default()
+        };
+        let joined = JoinedNode::new(cluster, name).await;
+        joined
+            .serve(&OpenOptions::new(dir), serving, Some(keys))
+            .await
     }
 
     /// Starts nodes that know of each other from the start, so no shard changes its owner. Returns
@@ -333,7 +374,7 @@ impl ServingNode {
         }
         let mut nodes = Vec::new();
         for node in joined {
-            nodes.push(node.serve(engine, serving()).await);
+            nodes.push(node.serve(engine, serving(), None).await);
         }
         settled(&nodes.iter().collect::<Vec<_>>()).await;
         nodes

@@ -12,7 +12,10 @@ use std::{
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
-use treering_cluster::{ClusterNode, ClusterView, NodeOptions, Ownership, OwnershipError};
+use treering_access::KeyStore;
+use treering_cluster::{
+    ClusterNode, ClusterView, NodeOptions, Ownership, OwnershipError, SharedKeys,
+};
 use treering_domain::*;
 use treering_engine::*;
 use treering_log_postgres::{PostgresLog, PostgresLogOptions};
@@ -68,6 +71,20 @@ impl Ownership for Disturbed {
         Ownership::shards(&*self.log)
     }
 
+    async fn keys(&self, known: Option<Uuid>) -> Result<Option<SharedKeys>, OwnershipError> {
+        self.reach().await;
+        Ownership::keys(&*self.log, known).await
+    }
+
+    async fn replace_keys(
+        &self,
+        from: Option<Uuid>,
+        keys: &SharedKeys,
+    ) -> Result<bool, OwnershipError> {
+        self.reach().await;
+        Ownership::replace_keys(&*self.log, from, keys).await
+    }
+
     async fn join(
         &self,
         node: &str,
@@ -118,6 +135,17 @@ pub struct TestNode {
 pub const LEASE: Duration = Duration::from_secs(3);
 
 pub async fn start(url: &str, options: PostgresLogOptions, name: &str, dir: &Path) -> TestNode {
+    start_with_keys(url, options, name, dir, None).await
+}
+
+/// Starts a node with these keys, which follow the cluster's.
+pub async fn start_with_keys(
+    url: &str,
+    options: PostgresLogOptions,
+    name: &str,
+    dir: &Path,
+    keys: Option<Arc<KeyStore>>,
+) -> TestNode {
     let options = PostgresLogOptions {
         claimed_only: true,
         ..options
@@ -128,6 +156,7 @@ pub async fn start(url: &str, options: PostgresLogOptions, name: &str, dir: &Pat
         cut: AtomicBool::new(false),
     });
     let options = NodeOptions {
+        keys,
         lease: LEASE,
         ..NodeOptions::new(name, format!("{name}:5417"), dir.join(name))
     };

@@ -41,7 +41,7 @@ pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFa
             h1 { "Store" }
             p.dim {
                 // The path is only shown to admins of the whole store.
-                @if request_context.may_all() { (escape_inline(&stats.data_dir)) " · " }
+                @if request_context.may_all() && !stats.data_dir.is_empty() { (escape_inline(&stats.data_dir)) " · " }
                 "version " (stats.version) " · serving since " (time::ago(stats.started_at.as_ref()))
             }
         }

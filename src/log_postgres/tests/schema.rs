@@ -2,8 +2,10 @@ use std::{sync::Arc, time::Duration};
 
 use treering_log::{ErasureProgress, EventLog, LogError};
 use treering_log_postgres::{
-    PostgresError, PostgresLog, PostgresLogOptions, SCHEMA_VERSION, create_schema, grants,
+    PostgresError, PostgresLog, PostgresLogOptions, SCHEMA_VERSION, SharedKeys, create_schema,
+    grants,
 };
+use uuid::Uuid;
 
 use crate::server::{SHARD, Server, acquire, batch, open, read_all, single_copy};
 
@@ -88,6 +90,7 @@ async fn granted_role_can_append_read_and_erase_and_no_more() {
     );
     log.release(SHARD).await.unwrap();
     log.leave("a").await.unwrap();
+    assert!(log.replace_keys(None, &keys("one")).await.unwrap());
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
         .await
         .unwrap();
@@ -101,6 +104,7 @@ async fn granted_role_can_append_read_and_erase_and_no_more() {
         "update treering_log set schema_version = 0",
         "drop table treering_blob",
         "delete from treering_node",
+        "delete from treering_keys",
         "create table other (id integer)",
     ] {
         let error = client.batch_execute(refused).await.unwrap_err();
@@ -112,6 +116,8 @@ async fn granted_role_can_append_read_and_erase_and_no_more() {
 // event, and only by the program that is asked to.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_of_earlier_versions_are_upgraded_in_place() {
+    const BACK_TO_5: &str = "drop table treering_keys; \
+                             update treering_log set schema_version = 5";
     const BACK_TO_4: &str = "alter table treering_node drop column followed; \
                              update treering_log set schema_version = 4";
     const BACK_TO_3: &str = "drop table treering_moved; \
@@ -123,14 +129,16 @@ async fn tables_of_earlier_versions_are_upgraded_in_place() {
     const BACK_TO_1: &str = "drop table treering_node; \
                              alter table treering_log drop column shards; \
                              update treering_log set schema_version = 1";
+    const BACK: [&str; 5] = [BACK_TO_5, BACK_TO_4, BACK_TO_3, BACK_TO_2, BACK_TO_1];
     let Some(server) = Server::single(&[]).await else {
         return;
     };
     for (version, back, shards) in [
-        (4, &[BACK_TO_4][..], 64),
-        (3, &[BACK_TO_4, BACK_TO_3], 64),
-        (2, &[BACK_TO_4, BACK_TO_3, BACK_TO_2], 64),
-        (1, &[BACK_TO_4, BACK_TO_3, BACK_TO_2, BACK_TO_1], 16),
+        (5, &BACK[..1], 64),
+        (4, &BACK[..2], 64),
+        (3, &BACK[..3], 64),
+        (2, &BACK[..4], 64),
+        (1, &BACK[..5], 16),
     ] {
         let database = server.new_log().await;
         let url = server.url(&database);
@@ -159,6 +167,7 @@ async fn tables_of_earlier_versions_are_upgraded_in_place() {
         assert_eq!(view.heads, [(SHARD, 3)]);
         assert!(view.erased.is_empty());
         assert!(after.moved().await.unwrap().is_empty());
+        assert_eq!(after.keys(None).await.unwrap(), None);
         let owned = acquire(&*after).await;
         let port = Arc::clone(&after).erasable(SHARD, owned.epoch).unwrap();
         assert_eq!(port.progress().await.unwrap(), ErasureProgress::default());
@@ -230,3 +239,33 @@ async fn only_a_dead_or_released_owner_loses_its_claim() {
 }
 
 const LEASE: Duration = Duration::from_secs(30);
+
+fn keys(content: &str) -> SharedKeys {
+    SharedKeys {
+        version: Uuid::new_v4(),
+        content: content.to_owned(),
+    }
+}
+
+// Two operators change keys at once: one creates a key, the other revokes one. Neither change may be
+// lost, so the second one is refused, and made again.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_replaced_only_if_unchanged() {
+    let Some(server) = Server::single(&[]).await else {
+        return;
+    };
+    let database = server.new_log().await;
+    let log = open(&server.url(&database), single_copy()).await;
+    assert_eq!(log.keys(None).await.unwrap(), None);
+    let (first, second) = (keys("first"), keys("second"));
+    let unknown = Some(Uuid::new_v4());
+    assert!(!log.replace_keys(unknown, &first).await.unwrap());
+    assert!(log.replace_keys(None, &first).await.unwrap());
+    assert!(!log.replace_keys(None, &second).await.unwrap());
+    assert_eq!(log.keys(unknown).await.unwrap(), Some(first.clone()));
+    assert_eq!(log.keys(Some(first.version)).await.unwrap(), None);
+    let from = Some(first.version);
+    assert!(log.replace_keys(from, &second).await.unwrap());
+    assert!(!log.replace_keys(from, &keys("third")).await.unwrap());
+    assert_eq!(log.keys(from).await.unwrap(), Some(second));
+}

@@ -133,7 +133,7 @@ impl Guard {
         };
         caller.check_method(needs)?;
         if self.node_secret.is_some() {
-            vouch(request, forwarded, certificate);
+            self.vouch(request, forwarded, certificate);
         }
         request.extensions_mut().insert(caller);
         Ok(())
@@ -166,23 +166,28 @@ impl Guard {
         let certificate = certificate.ok_or(KeyRefusal::Missing)?;
         keys.holder_of(certificate).map(Some)
     }
-}
 
-/// Marks a call for the router: as forwarded to a shard, or else with the subject of its
-/// certificate, which the owner of its shard cannot see.
-fn vouch(
-    request: &mut Request<Body>,
-    forwarded: Option<ForwardedShard>,
-    certificate: Option<&ClientCertificate>,
-) {
-    if let Some(shard) = forwarded {
-        request.extensions_mut().insert(shard);
-        return;
-    }
-    request.headers_mut().remove(CERTIFICATE_KEY);
-    let subject = certificate.and_then(|certificate| certificate.subject.as_ref());
-    if let Some(word) = subject.and_then(|subject| certificate_word(subject).parse().ok()) {
-        request.headers_mut().insert(CERTIFICATE_KEY, word);
+    /// Marks a call for the router: as forwarded to a shard, or else with the subject of its
+    /// certificate, which the owner of its shard cannot see.
+    fn vouch(
+        &self,
+        request: &mut Request<Body>,
+        forwarded: Option<ForwardedShard>,
+        certificate: Option<&ClientCertificate>,
+    ) {
+        if let Some(shard) = forwarded {
+            request.extensions_mut().insert(shard);
+            return;
+        }
+        if self.is_beside {
+            // The other part of this process has marked it.
+            return;
+        }
+        request.headers_mut().remove(CERTIFICATE_KEY);
+        let subject = certificate.and_then(|certificate| certificate.subject.as_ref());
+        if let Some(word) = subject.and_then(|subject| certificate_word(subject).parse().ok()) {
+            request.headers_mut().insert(CERTIFICATE_KEY, word);
+        }
     }
 }
 

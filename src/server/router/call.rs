@@ -12,6 +12,7 @@ use tonic::{Status, body::Body};
 
 use futures::StreamExt;
 
+use super::spans::EXPORT;
 use crate::{call, guard::Caller};
 use treering_domain::Namespace;
 use treering_proto::{
@@ -38,8 +39,8 @@ pub(super) struct CallHead {
     pub(super) namespace: Namespace,
     /// The client's deadline.
     pub(super) deadline: Option<Instant>,
-    /// The method changes nothing, so it may be executed twice.
-    pub(super) only_reads: bool,
+    /// The method may be executed twice: it changes nothing, or changes nothing the second time.
+    pub(super) may_repeat: bool,
 }
 
 enum RequestBody {
@@ -68,7 +69,7 @@ impl RoutedCall {
         let namespace = caller.namespace.clone();
         let deadline = call::timeout_of(request.headers());
         let deadline = deadline.map(|timeout| Instant::now() + timeout);
-        let only_reads = only_reads(request.uri().path());
+        let may_repeat = may_repeat(request.uri().path());
         let (parts, mut body) = request.into_parts();
         let first = match route.client_streams && !reads_first {
             true => Bytes::new(),
@@ -87,7 +88,7 @@ impl RoutedCall {
             route,
             namespace,
             deadline,
-            only_reads,
+            may_repeat,
         };
         Ok(Self { head, body })
     }
@@ -163,6 +164,26 @@ impl CallHead {
         self.parts.extensions.get::<Caller>().cloned()
     }
 
+    /// Returns the method.
+    pub(super) fn path(&self) -> &str {
+        self.parts.uri.path()
+    }
+
+    /// Returns true if the call has this metadata.
+    pub(super) fn has(&self, key: &HeaderName) -> bool {
+        self.parts.headers.contains_key(key)
+    }
+
+    /// Sets metadata.
+    pub(super) fn insert(&mut self, key: HeaderName, value: HeaderValue) {
+        self.parts.headers.insert(key, value);
+    }
+
+    /// Removes metadata.
+    pub(super) fn remove(&mut self, key: &HeaderName) {
+        self.parts.headers.remove(key);
+    }
+
     /// Returns the head of a call whose answer this node reads itself.
     pub(super) fn read_here(&self) -> Self {
         let mut parts = self.parts.clone();
@@ -174,7 +195,7 @@ impl CallHead {
             route: self.route,
             namespace: self.namespace.clone(),
             deadline: self.deadline,
-            only_reads: self.only_reads,
+            may_repeat: self.may_repeat,
         }
     }
 
@@ -183,7 +204,7 @@ impl CallHead {
         let mut head = self.read_here();
         head.parts.uri = path.parse().unwrap_or_default();
         head.route = route::of(path).unwrap_or(&NOWHERE);
-        head.only_reads = only_reads(path);
+        head.may_repeat = may_repeat(path);
         let body = RequestBody::Whole(message);
         RoutedCall { head, body }
     }
@@ -241,9 +262,9 @@ fn timeout_header(millis: u128) -> HeaderValue {
     HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("99999999S"))
 }
 
-fn only_reads(path: &str) -> bool {
+fn may_repeat(path: &str) -> bool {
     let access = access::METHODS.iter().find(|(method, _)| *method == path);
-    access.is_some_and(|(_, access)| *access == Access::Reader)
+    path == EXPORT || access.is_some_and(|(_, access)| *access == Access::Reader)
 }
 
 /// The route of methods that are not of `treering.v1` but change a store.

@@ -21,6 +21,7 @@ mod lookups;
 mod owners;
 mod scatter;
 mod search;
+mod spans;
 mod target;
 mod upkeep;
 
@@ -42,7 +43,7 @@ use futures::{
 use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::Instant;
-use tonic::{Code, Status, body::Body, service::Routes, transport::ClientTlsConfig};
+use tonic::{Code, Status, body::Body, service::Routes};
 use tonic_types::StatusExt;
 use tower::Service;
 
@@ -53,14 +54,16 @@ use self::{
     owners::{ForwardFault, OWNER_KEY, OwnerChannels},
     scatter::SEARCH,
     search::names_similar,
+    spans::EXPORT,
     target::{NamedCreation, Target, named, target},
 };
 use crate::{
-    ServeOptions,
+    NodeShards, ServeOptions,
     audit::Audit,
     bounds,
     call::deadline_exceeded,
     shutdown::StopSignal,
+    spans::{CONVERSATION_KEY, Conversations},
     status::{CONVERSATION_NOT_FOUND, Refusal},
 };
 use treering_domain::ShardId;
@@ -139,6 +142,8 @@ struct Inner {
     stop: StopSignal,
     options: ServeOptions,
     next_any: AtomicUsize,
+    /// Of the namespaces whose spans have their home here.
+    spans: Conversations,
 }
 
 /// The outcome of one attempt to serve a call.
@@ -150,23 +155,17 @@ enum Attempt {
 }
 
 impl ShardRouter {
-    /// Routes calls to the shards of a directory. `node` has the services that need no shard. With
-    /// `tls`, other nodes are asked by TLS.
-    pub(crate) fn new(
-        directory: Arc<dyn ShardDirectory>,
-        node: Routes,
-        tls: Option<ClientTlsConfig>,
-        stop: StopSignal,
-        options: ServeOptions,
-    ) -> Self {
+    /// Routes calls to shards. `node` has the services that need no shard.
+    pub(crate) fn new(shards: NodeShards, node: Routes, options: ServeOptions) -> Self {
         let inner = Inner {
-            address: directory.address().parse().ok(),
-            directory,
+            address: shards.directory.address().parse().ok(),
+            directory: shards.directory,
             node: node.prepare(),
-            owners: OwnerChannels::new(tls),
-            stop,
+            owners: OwnerChannels::new(shards.owners_tls),
+            stop: shards.stop,
             options,
             next_any: AtomicUsize::new(0),
+            spans: Conversations::default(),
         };
         Self {
             inner: Arc::new(inner),
@@ -206,6 +205,11 @@ impl ShardRouter {
         let map = self.inner.directory.shard_map();
         let message = call.message();
         let target = target(route, &call.head.namespace, &map, &message)?;
+        if path == EXPORT && self.inner.options.takes_spans {
+            call.head.remove(&CONVERSATION_KEY);
+            let home = self.home_of_spans(&call.head.namespace);
+            return self.serve(&mut call, home).await;
+        }
         let is_by_id = matches!(target, Target::Shard(_));
         let shard = match target {
             Target::Shard(shard) => shard,
@@ -300,7 +304,7 @@ impl ShardRouter {
             Err(ForwardFault::NotExecuted(why)) => {
                 Attempt::Again(Refusal::owner_unreachable(address, &why))
             }
-            Err(ForwardFault::Unknown(why)) if call.head.only_reads => {
+            Err(ForwardFault::Unknown(why)) if call.head.may_repeat => {
                 Attempt::Again(Refusal::owner_unreachable(address, &why))
             }
             Err(ForwardFault::Unknown(why)) => Attempt::Failed(Refusal::owner_lost(address, &why)),
@@ -315,8 +319,13 @@ impl ShardRouter {
         let Some(request) = call.request() else {
             return Attempt::Failed(Refusal::shard_away(&ShardAway::Moving));
         };
-        let answer = services.call(request).await;
-        let mut answer = answer.unwrap_or_else(|never| match never {});
+        let mut answer = match self.export(call).await {
+            Some(answer) => answer.unwrap_or_else(Status::into_http),
+            None => {
+                let answer = services.call(request).await;
+                answer.unwrap_or_else(|never| match never {})
+            }
+        };
         if let Err(away) = local.check()
             && !is_outcome(call, &answer)
         {
@@ -489,5 +498,5 @@ fn is_missing(answer: &Response<Body>) -> bool {
 fn is_outcome(call: &RoutedCall, answer: &Response<Body>) -> bool {
     let status = Status::from_header_map(answer.headers());
     let code = status.map_or(Code::Ok, |status| status.code());
-    !call.head.only_reads && matches!(code, Code::Ok | Code::Unknown)
+    !call.head.may_repeat && matches!(code, Code::Ok | Code::Unknown)
 }

@@ -5,11 +5,14 @@
 //! on disk. An exporter that gets no answer sends the spans again; nothing is appended twice.
 
 mod record;
+mod split;
 mod state_cache;
 mod values;
 
 use std::sync::LazyLock;
 
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
+use http::{HeaderName, HeaderValue};
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
     trace_service_server::{TraceService, TraceServiceServer},
@@ -23,7 +26,8 @@ use super::{
     call::{Call, ServiceContext},
 };
 use record::{Batch, RecordOutcome};
-use state_cache::Conversations;
+pub(crate) use split::SplitSpans;
+pub(crate) use state_cache::Conversations;
 use treering_otel as otel;
 use treering_otel::{Span, SpanMeaning, ValueAllowance};
 
@@ -35,6 +39,21 @@ const FILES: [&str; 4] = [
     "opentelemetry/proto/trace/v1/trace.proto",
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
 ];
+
+/// The metadata key by which a node of a cluster names the conversation of all spans of a request.
+pub(super) const CONVERSATION_KEY: HeaderName =
+    HeaderName::from_static("treering-spans-conversation");
+
+/// Encodes an id for that header: ids may be non-ASCII, headers may not.
+pub(super) fn conversation_word(id: &str) -> HeaderValue {
+    // Base64 is valid in a header.
+    HeaderValue::try_from(STANDARD_NO_PAD.encode(id)).unwrap_or(HeaderValue::from_static(""))
+}
+
+fn told_conversation<T>(request: &Request<T>) -> Option<String> {
+    let word = request.metadata().get(CONVERSATION_KEY.as_str())?;
+    String::from_utf8(STANDARD_NO_PAD.decode(word.as_bytes()).ok()?).ok()
+}
 
 /// Returns the descriptors of the service.
 pub(super) fn descriptors() -> &'static [u8] {
@@ -69,12 +88,16 @@ impl TraceService for SpansService {
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
         let call = Call::of(&request)?;
+        let conversation = told_conversation(&request);
         let request = request.into_inner();
         let read = tokio::task::spawn_blocking(move || ParsedSpans::of(request));
         let mut read = read
             .await
             .map_err(|_| Status::unavailable("reading the spans failed: send them again"))?;
-        let batch = std::mem::take(&mut read.batch);
+        let mut batch = std::mem::take(&mut read.batch);
+        if let Some(conversation) = conversation {
+            batch.are_all_of(&conversation);
+        }
         let recorded = record::record(&self.shared, &self.conversations, &call, batch).await?;
         Ok(Response::new(read.answer(recorded)))
     }
@@ -93,13 +116,16 @@ impl ParsedSpans {
     fn of(request: ExportTraceServiceRequest) -> Self {
         let mut read = Self::default();
         let mut room = ValueAllowance::new(SPAN_VALUES_MAX);
+        let mut at = 0;
         for of_resource in request.resource_spans {
             let service = values::service(of_resource.resource.as_ref());
             let scopes = of_resource.scope_spans.into_iter();
             for span in scopes.flat_map(|scope| scope.spans) {
                 if let Some((name, span)) = values::span(span) {
+                    read.batch.next_at = at;
                     read.take(&service, name, &span, &mut room);
                 }
+                at += 1;
             }
         }
         read

@@ -20,9 +20,16 @@ use treering_proto::body::{self, EncodedBody};
 
 /// Spans with content.
 #[derive(Default)]
-pub(super) struct Batch(Vec<OneSpan>);
+pub(super) struct Batch {
+    spans: Vec<OneSpan>,
+    /// The index of the next span in its request.
+    pub(super) next_at: usize,
+}
 
-struct OneSpan {
+/// A span with content.
+pub(super) struct OneSpan {
+    /// Its index in the request.
+    pub(super) at: usize,
     name: String,
     service: String,
     what: SpanContent,
@@ -44,7 +51,18 @@ pub(super) struct RecordOutcome {
 
 impl Batch {
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.spans.len()
+    }
+
+    /// Makes all spans of one conversation, by its id at the source.
+    pub(crate) fn are_all_of(&mut self, conversation: &str) {
+        for span in &mut self.spans {
+            let of_span = match &mut span.what {
+                SpanContent::Chat(chat) => &mut chat.conversation,
+                SpanContent::Run(run) => &mut run.conversation,
+            };
+            *of_span = Some(conversation.to_owned());
+        }
     }
 
     pub(crate) fn chat(&mut self, service: &str, name: String, chat: Chat) {
@@ -56,7 +74,8 @@ impl Batch {
     }
 
     fn push(&mut self, service: &str, name: String, what: SpanContent) {
-        self.0.push(OneSpan {
+        self.spans.push(OneSpan {
+            at: self.next_at,
             name,
             service: service.to_owned(),
             what,
@@ -98,9 +117,8 @@ pub(super) async fn record(
     shared: &ServiceContext,
     conversations: &Conversations,
     call: &Call,
-    mut batch: Batch,
+    batch: Batch,
 ) -> Result<RecordOutcome, Refusal> {
-    batch.0.sort_by_key(OneSpan::order);
     let mut recorded = RecordOutcome {
         spans: batch.len(),
         ..RecordOutcome::default()
@@ -140,18 +158,19 @@ pub(super) async fn record(
 }
 
 /// Groups spans by the source id of their conversation.
-fn by_conversation(
+pub(super) fn by_conversation(
     conversations: &Conversations,
     namespace: &Namespace,
-    batch: Batch,
+    mut batch: Batch,
 ) -> BTreeMap<String, Vec<OneSpan>> {
-    for span in &batch.0 {
+    batch.spans.sort_by_key(OneSpan::order);
+    for span in &batch.spans {
         if let Some(id) = span.conversation() {
             conversations.note_trace(namespace, span.trace(), id);
         }
     }
     let mut by_id: BTreeMap<String, Vec<OneSpan>> = BTreeMap::new();
-    for span in batch.0 {
+    for span in batch.spans {
         let id = match span.conversation() {
             Some(id) => id.to_owned(),
             None => by_trace(conversations, namespace, &span),

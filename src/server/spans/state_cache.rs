@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::bounds::{SPAN_CONVERSATIONS_BYTES, SPAN_CONVERSATIONS_MAX, SPAN_TRACES_MAX};
-use treering_domain::{ConversationKey, Namespace};
+use treering_domain::{ConversationKey, Namespace, ShardId};
 use treering_otel::MergeState;
 
 /// A conversation's state, or `None` when it must be read. Locked while spans are compared with it.
@@ -16,7 +16,7 @@ pub(super) type Entry = Arc<tokio::sync::Mutex<Option<MergeState>>>;
 
 /// The caches; see the module.
 #[derive(Default)]
-pub(super) struct Conversations {
+pub(crate) struct Conversations {
     shapes: Mutex<Shapes>,
     names: Mutex<Names>,
 }
@@ -38,6 +38,8 @@ struct CachedState {
 struct Names {
     traces: BoundedMap<(Namespace, String)>,
     histories: BoundedMap<(Namespace, [u8; 32])>,
+    /// In a cluster.
+    shards: BoundedMap<(Namespace, String), ShardId>,
 }
 
 impl Conversations {
@@ -87,6 +89,7 @@ impl Conversations {
     /// Remembers the conversation of a trace.
     pub(crate) fn note_trace(&self, namespace: &Namespace, trace: &str, conversation: &str) {
         let key = (namespace.clone(), trace.to_owned());
+        let conversation = conversation.to_owned();
         lock(&self.names).traces.put(key, conversation);
     }
 
@@ -105,7 +108,21 @@ impl Conversations {
         conversation: &str,
     ) {
         let key = (namespace.clone(), history);
+        let conversation = conversation.to_owned();
         lock(&self.names).histories.put(key, conversation);
+    }
+
+    /// Returns the shard of a conversation.
+    pub(crate) fn shard_of(&self, namespace: &Namespace, conversation: &str) -> Option<ShardId> {
+        let names = lock(&self.names);
+        let key = (namespace.clone(), conversation.to_owned());
+        names.shards.values.get(&key).copied()
+    }
+
+    /// Remembers the shard of a conversation.
+    pub(crate) fn note_shard(&self, namespace: &Namespace, conversation: &str, shard: ShardId) {
+        let key = (namespace.clone(), conversation.to_owned());
+        lock(&self.names).shards.put(key, shard);
     }
 }
 
@@ -114,12 +131,12 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A bounded map that evicts the oldest key.
-struct BoundedMap<K> {
-    values: HashMap<K, String>,
+struct BoundedMap<K, V = String> {
+    values: HashMap<K, V>,
     order: VecDeque<K>,
 }
 
-impl<K> Default for BoundedMap<K> {
+impl<K, V> Default for BoundedMap<K, V> {
     fn default() -> Self {
         Self {
             values: HashMap::new(),
@@ -128,9 +145,9 @@ impl<K> Default for BoundedMap<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash> BoundedMap<K> {
-    fn put(&mut self, key: K, value: &str) {
-        if self.values.insert(key.clone(), value.to_owned()).is_some() {
+impl<K: Clone + Eq + Hash, V> BoundedMap<K, V> {
+    fn put(&mut self, key: K, value: V) {
+        if self.values.insert(key.clone(), value).is_some() {
             return;
         }
         self.order.push_back(key);

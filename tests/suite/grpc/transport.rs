@@ -173,7 +173,7 @@ async fn in_memory_pipe_serves_like_a_port() {
     };
     let options = server::ServeOptions::default();
     let serving = tokio::spawn(server::serve_on(
-        engine,
+        engine.into(),
         incoming,
         Box::pin(shutdown),
         options,
