@@ -115,6 +115,26 @@ for name in b c; do
   on "$name" search --count refund >"$work/found" || fail "node $name finds nothing"
 done
 
+step "every node serves pages and agents"
+for name in a b c; do
+  python3 - "http://${address[$name]}" <<'PY' || fail "node $name serves no pages or agents"
+import json, sys, urllib.request
+
+def fetch(path, **request):
+    answer = urllib.request.urlopen(urllib.request.Request(sys.argv[1] + path, **request), timeout=30)
+    return answer.read().decode()
+
+assert fetch("/").count('href="/c/') > 20, "the list of conversations"
+assert "<mark>refund" in fetch("/search?q=refund").lower(), "a search"
+call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "search", "arguments": {"query": "refund"}}}
+headers = {"content-type": "application/json", "accept": "application/json, text/event-stream",
+           "mcp-protocol-version": "2025-06-18"}
+answer = fetch("/mcp", data=json.dumps(call).encode(), headers=headers)
+assert "refund" in answer and '"isError":true' not in answer, answer
+PY
+done
+
 step "each shard has a follower that is up to date"
 for _ in $(seq 150); do
   "$binary" --json cluster status >"$work/status.json"
