@@ -261,7 +261,7 @@ pub struct ServingNode {
 }
 
 /// A lease that is short for a test, and long for a busy machine.
-pub const LEASE: Duration = Duration::from_secs(3);
+pub const LEASE: Duration = Duration::from_secs(5);
 
 /// A node that is in the table, and does not serve yet.
 struct JoinedNode {
