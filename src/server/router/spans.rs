@@ -4,9 +4,6 @@
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use http::Response;
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
 use prost::Message;
 use tonic::{Status, body::Body};
 
@@ -18,7 +15,10 @@ use super::{
 };
 use crate::{
     bounds,
-    spans::{CONVERSATION_KEY, SplitSpans, conversation_word},
+    spans::{
+        CONVERSATION_KEY, ExportTraceServiceRequest, ExportTraceServiceResponse, SplitSpans,
+        conversation_word,
+    },
 };
 use treering_domain::{Namespace, ShardId};
 use treering_engine::{derived_id, items::items_conversation};

@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 use http::{HeaderName, HeaderValue};
 use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
+    ExportTracePartialSuccess,
     trace_service_server::{TraceService, TraceServiceServer},
 };
 use prost::Message;
@@ -24,6 +24,9 @@ use tonic::{Request, Response, Status};
 use super::{
     bounds::{ERROR_TEXT_BYTES_MAX, SPAN_FAULTS_TOLD, SPAN_VALUES_MAX, SPANS_MAX},
     call::{Call, ServiceContext},
+};
+pub(crate) use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use record::{Batch, RecordOutcome};
 pub(crate) use split::SplitSpans;
