@@ -257,7 +257,7 @@ fn leaf(paths: &mut [Path; 2], node: &SaltNode, offset: u64) -> [u8; SALT_BYTES]
         return node.key;
     }
     if paths[0].node != Some(*node) {
-        // The path that was used before the other one is replaced, unless it is the node's.
+        // The other path is this node's, or the one that was used longer ago and is replaced.
         paths.swap(0, 1);
     }
     paths[0].leaf(node, offset)
