@@ -2,7 +2,7 @@
 
 use std::{
     path::Path,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Barrier, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -116,16 +116,27 @@ async fn keys_are_those_of_all_nodes() {
     copy().holder(ops.token.reveal()).unwrap();
 }
 
-// Two operators change keys at the same time. Each change must be kept, and the second creation of a
-// name must be refused.
-#[tokio::test(flavor = "multi_thread")]
+// Operators change keys at the same time: all have read the keys before the first one replaces them.
+// Each change must be kept, and the second creation of a name must be refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 10)]
 async fn concurrent_changes_are_all_kept() {
+    const OPERATORS: usize = 8;
     let dir = tempfile::tempdir().unwrap();
     let cluster = MemoryCluster::new(SHARDS);
     let node = ServingNode::start_with_keys(&cluster, "one", dir.path()).await;
-    let made = (0..8).map(|number| {
-        let table = Arc::clone(&node.owners);
-        tokio::spawn(async move { create(&*table, &format!("agent-{number}")).await })
+    let all_have_read = Arc::new(Barrier::new(OPERATORS));
+    let made = (0..OPERATORS).map(|number| {
+        let (table, all_have_read) = (Arc::clone(&node.owners), Arc::clone(&all_have_read));
+        tokio::spawn(async move {
+            let mut is_first = true;
+            let made = change_keys(&*table, |keys| {
+                if std::mem::take(&mut is_first) {
+                    all_have_read.wait();
+                }
+                keys.create(new_key(&format!("agent-{number}")))
+            });
+            made.await.unwrap()
+        })
     });
     let made = futures::future::try_join_all(made).await.unwrap();
     let keys = read_keys(&*node.owners).await.unwrap().keys;
