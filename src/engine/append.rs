@@ -300,7 +300,7 @@ impl Inner {
             })
     }
 
-    async fn retry_until_decided(
+    pub(super) async fn retry_until_decided(
         &self,
         answer: Result<WriteAnswer, WriterGone>,
     ) -> Result<(AppendOutcome, KnownEvents), AppendError> {
@@ -373,13 +373,14 @@ impl ReadPath {
         if !prepared.has_names() && command.expected_keys.is_empty() {
             return Ok(NameFacts::default());
         }
+        // Read both marks first: the writer knows everything used after them. A group is in the
+        // projections a moment before it is published, and until then its events are not found by
+        // id.
+        let published = self.published.load(std::sync::atomic::Ordering::Acquire);
         let history = self.history();
+        let reached = history.projections.reached();
         let mut facts = NameFacts {
-            // Read this first: the writer knows everything used after this offset.
-            reached: history
-                .projections
-                .reached()
-                .map_err(AppendError::from_projections)?,
+            reached: published.min(reached.map_err(AppendError::from_projections)?),
             ..NameFacts::default()
         };
         for (_, event, _) in prepared.own_events() {

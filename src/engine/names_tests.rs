@@ -236,6 +236,29 @@ async fn concurrent_duplicates_are_appended_once() {
     engine.close().await;
 }
 
+// The projections have a group a moment before readers may see it. A batch that was looked up in
+// that moment did not find the group's events by id and stored them a second time.
+#[tokio::test]
+async fn event_looked_up_before_its_publication_is_appended_once() {
+    let (engine, id) = begun().await;
+    let inner = &engine.inner;
+    let batch = || skipping(vec![said(id, "one").with_id(chosen(1))]);
+    let published = inner.reads.published.load(Ordering::Acquire);
+    let first = engine.append(batch()).await.unwrap();
+    // A later group makes the writer forget names that are published.
+    append(&engine, vec![said(id, "two")]).await;
+
+    let head = inner.reads.published.swap(published, Ordering::AcqRel);
+    let prepared = prepare::ValidatedBatch::new(batch(), &inner.options.limits).unwrap();
+    let request = inner.look_up(prepared).await.unwrap();
+    inner.reads.published.store(head, Ordering::Release);
+    let answer = inner.hand_over(request).unwrap().await;
+    let (_, known) = inner.retry_until_decided(answer).await.unwrap();
+    assert_eq!(known, [(0, first.events[0].position.offset)]);
+    assert_eq!(count(&engine).await, 3);
+    engine.close().await;
+}
+
 // Only requests had keys, so a batch of a feed, shifted by one event, was either all new or a
 // conflict. Each event may have its own key.
 #[tokio::test]
