@@ -124,7 +124,7 @@ impl Scrape {
 
 // Every family, and whether appends, a refusal, searches and reads change it. Those that count
 // problems stay at zero without any.
-const MOVED: [&str; 21] = [
+const MOVED: [&str; 22] = [
     "treering_commit_seconds_count",
     "treering_fsync_seconds_count",
     "treering_group_events_sum",
@@ -146,6 +146,7 @@ const MOVED: [&str; 21] = [
     "process_open_fds",
     "process_cpu_seconds_total",
     "process_resident_memory_bytes",
+    "process_mapped_memory_bytes",
 ];
 const THERE: [&str; 32] = [
     "treering_build_info",

@@ -6,6 +6,9 @@ pub(super) struct Process {
     pub(crate) open_files: Option<u64>,
     pub(crate) open_files_max: Option<u64>,
     pub(crate) resident_bytes: Option<u64>,
+    /// The part of the resident memory that files back. Most is the search index; the system can take
+    /// it back.
+    pub(crate) mapped_bytes: Option<u64>,
     pub(crate) cpu_seconds: Option<f64>,
     pub(crate) threads: Option<u64>,
 }
@@ -19,6 +22,7 @@ pub(super) fn read() -> Process {
 #[cfg(target_os = "linux")]
 pub(super) fn read() -> Process {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let (cpu_seconds, threads, resident_bytes) = of_stat(&stat);
     let files = std::fs::read_dir("/proc/self/fd").ok();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -27,6 +31,7 @@ pub(super) fn read() -> Process {
         open_files: files.map(|files| (files.count() as u64).saturating_sub(1)),
         open_files_max: limit.current,
         resident_bytes,
+        mapped_bytes: mapped_of(&pages),
         cpu_seconds,
         threads,
     }
@@ -44,6 +49,13 @@ fn of_stat(line: &str) -> (Option<f64>, Option<u64>, Option<u64>) {
     let resident = field(24).map(|pages| pages * rustix::param::page_size() as u64);
     let seconds = ticks.map(|ticks| ticks as f64 / per_second as f64);
     (seconds, field(20), resident)
+}
+
+/// Returns the resident memory that files back from the line of `/proc/PID/statm`.
+#[cfg(target_os = "linux")]
+fn mapped_of(line: &str) -> Option<u64> {
+    let pages = line.split(' ').nth(2)?.parse::<u64>().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -70,5 +82,21 @@ mod tests {
         assert!(process.open_files > Some(0) && process.open_files < process.open_files_max);
         assert!(process.resident_bytes > Some(1 << 20) && process.threads > Some(0));
         assert!(process.cpu_seconds.is_some());
+    }
+
+    // Operators took pages of the index, which the system can take back, for a leak of memory.
+    #[test]
+    fn pages_of_files_are_told_apart() {
+        let taken = vec![1_u8; 64 << 20];
+        let process = read();
+        drop(taken);
+        let [resident, mapped] = [process.resident_bytes, process.mapped_bytes].map(Option::unwrap);
+        assert!(mapped > 1 << 20, "the program's own file: {process:?}");
+        assert!(resident - mapped >= 64 << 20, "{process:?}");
+        assert_eq!(
+            mapped_of("9 8 3 1 0 2 0"),
+            Some(3 * rustix::param::page_size() as u64)
+        );
+        assert_eq!(mapped_of(""), None);
     }
 }

@@ -164,6 +164,10 @@ impl Scrape {
         if let Some(bytes) = process.resident_bytes {
             lines.gauge("process_resident_memory_bytes", "Memory in use.", bytes)?;
         }
+        if let Some(bytes) = process.mapped_bytes {
+            let help = "Part of the memory in use that files back, mostly the search index.";
+            lines.gauge("process_mapped_memory_bytes", help, bytes)?;
+        }
         if let Some(seconds) = process.cpu_seconds {
             lines.counter("process_cpu_seconds", "Processor time used.", seconds)?;
         }
