@@ -1,5 +1,5 @@
-//! Measures how calls slow down as a store grows: each call runs in a small store and in one with
-//! ten times as many conversations.
+//! Measures how calls slow down as a store grows: each call runs in three stores, of which each has
+//! ten times as many conversations as the one before.
 
 use std::collections::BTreeMap;
 
@@ -21,10 +21,11 @@ use treering::{
 };
 use treering_client::{connect::Connection, error::ClientError};
 
-/// Conversations in the small store; the large one has ten times as many.
-const CONVERSATIONS: u64 = 30_000;
-const CONVERSATIONS_QUICK: u64 = 2_000;
-const GROWTH: u64 = 10;
+/// Conversations in the smallest store.
+const CONVERSATIONS: u64 = 10_000;
+const CONVERSATIONS_QUICK: u64 = 200;
+/// How many times as many the stores have.
+const GROWTH: [u64; 3] = [1, 10, 100];
 /// Real conversations that are copied. Each copy gets a different line in every tool result.
 const LIVES_MAX: usize = 4_000;
 /// Events that are taken from each.
@@ -49,41 +50,43 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
         return Ok(Vec::new());
     }
     let number = setup.or_quick(CONVERSATIONS, CONVERSATIONS_QUICK);
-    let small = GrownStore::fill(setup, &lives, number)
-        .await?
-        .times(setup)
-        .await?;
-    let large = GrownStore::fill(setup, &lives, number * GROWTH)
-        .await?
-        .times(setup)
-        .await?;
-    let rows = calls(ConversationId::default()).into_iter().enumerate();
-    let mut rows: Vec<Row> = rows
+    let mut stores = Vec::new();
+    for times in GROWTH {
+        let store = GrownStore::fill(setup, &lives, number * times).await?;
+        stores.push(store.times(setup).await?);
+    }
+    let row = |id, what, unit, figure: &dyn Fn(&GrownTimes) -> f64| {
+        let figures: Vec<f64> = stores.iter().map(figure).collect();
+        let [hundredth, tenth, whole] = figures[..] else {
+            return Row::new(id, what, f64::NAN, unit);
+        };
+        Row::new(id, what, whole, unit)
+            .beside("a tenth of it", tenth, whole / tenth)
+            .note(format!(
+                "{hundredth:.3} in a hundredth of it; {} conversations, {} events",
+                number * GROWTH[2],
+                stores[2].events
+            ))
+    };
+    let calls = calls(ConversationId::default()).into_iter().enumerate();
+    let mut rows: Vec<Row> = calls
         .map(|(at, call)| {
-            let (before, after) = (small.millis[at], large.millis[at]);
-            Row::new(call.id, call.what, after, Unit::Milliseconds)
-                .beside("a tenth of it", before, after / before)
+            row(call.id, call.what, Unit::Milliseconds, &|of| of.millis[at])
                 .aim(Target::AtMost(call.goal_ms))
-                .note(format!(
-                    "over gRPC, p50 of {CALLS}; {} conversations, {} events",
-                    number * GROWTH,
-                    large.events
-                ))
         })
         .collect();
-    rows.push(
-        Row::new(
-            "growth.memory",
-            "memory after these calls",
-            large.memory_mib,
-            Unit::Mebibytes,
-        )
-        .beside(
-            "a tenth of it",
-            small.memory_mib,
-            large.memory_mib / small.memory_mib,
-        ),
-    );
+    rows.push(row(
+        "growth.memory",
+        "memory after these calls",
+        Unit::Mebibytes,
+        &|of| of.memory_mib,
+    ));
+    rows.push(row(
+        "growth.mapped",
+        "– pages of files in it",
+        Unit::Mebibytes,
+        &|of| of.mapped_mib,
+    ));
     Ok(rows)
 }
 
@@ -159,6 +162,7 @@ struct GrownTimes {
     millis: Vec<f64>,
     events: u64,
     memory_mib: f64,
+    mapped_mib: f64,
 }
 
 impl GrownStore {
@@ -223,6 +227,7 @@ impl GrownStore {
             millis,
             events: head.map_or(0, |head| head.offset),
             memory_mib: child.resident_mib().unwrap_or_default(),
+            mapped_mib: child.mapped_mib().unwrap_or_default(),
         })
     }
 }
