@@ -227,6 +227,8 @@ impl EmbeddedEngine {
                 // A pipe cannot be reconnected, so it lasts as long as its command.
                 options.idle_max = None;
                 options.connection_age_max = None;
+                // A command answers in half the instructions without.
+                options.reflection = false;
             }
         }
         let serving = tokio::spawn(server::serve_on(

@@ -131,6 +131,9 @@ pub struct ServeOptions {
     pub web: Option<WebService>,
     /// Accepts spans of agents by OTLP.
     pub takes_spans: bool,
+    /// Describes the services to clients that ask by reflection. Reading the descriptions takes
+    /// longer than opening a store.
+    pub reflection: bool,
 }
 
 impl Default for ServeOptions {
@@ -151,6 +154,7 @@ impl Default for ServeOptions {
             measures: None,
             web: None,
             takes_spans: true,
+            reflection: true,
         }
     }
 }
@@ -227,8 +231,11 @@ fn routes(
     with_reflection(routes, options)
 }
 
-/// Adds reflection.
+/// Adds reflection, if the options ask for it.
 fn with_reflection(routes: Routes, options: &ServeOptions) -> Result<Routes, ServeError> {
+    if !options.reflection {
+        return Ok(routes);
+    }
     let described = vec![DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
     let described = match options.takes_spans {
         true => [described, vec![spans::descriptors()]].concat(),
