@@ -227,7 +227,7 @@ impl EmbeddedEngine {
                 // A pipe cannot be reconnected, so it lasts as long as its command.
                 options.idle_max = None;
                 options.connection_age_max = None;
-                // A command answers in half the instructions without.
+                // Nothing asks through a pipe.
                 options.reflection = false;
             }
         }

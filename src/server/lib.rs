@@ -131,8 +131,8 @@ pub struct ServeOptions {
     pub web: Option<WebService>,
     /// Accepts spans of agents by OTLP.
     pub takes_spans: bool,
-    /// Describes the services to clients that ask by reflection. Reading the descriptions takes
-    /// longer than opening a store.
+    /// Describes the services to clients that ask by reflection. Reading the descriptions takes a
+    /// third of the instructions of a short command.
     pub reflection: bool,
 }
 
