@@ -140,13 +140,6 @@ impl Child {
         self.status_mib("RssAnon:")
     }
 
-    /// Returns the resident memory that files back, in MiB, or `None` if the system does not report
-    /// it.
-    #[must_use]
-    pub fn mapped_mib(&self) -> Option<f64> {
-        self.status_mib("RssFile:")
-    }
-
     fn status_mib(&self, field: &str) -> Option<f64> {
         let status = self.proc("status")?;
         let line = status.lines().find(|line| line.starts_with(field))?;

@@ -24,15 +24,15 @@ use treering_client::{connect::Connection, error::ClientError};
 /// Conversations in the smallest store.
 const CONVERSATIONS: u64 = 10_000;
 const CONVERSATIONS_QUICK: u64 = 200;
-/// How many times as many the stores have.
-const GROWTH: [u64; 3] = [1, 10, 100];
+/// Each larger store has this many times as many as the one before.
+const GROWTH: u64 = 10;
 /// Real conversations that are copied. Each copy gets a different line in every tool result.
 const LIVES_MAX: usize = 4_000;
 /// Events that are taken from each.
 const EVENTS_MAX: usize = 11;
 /// One in this many conversations has a second branch.
 const FORKED_EVERY: u64 = 20;
-/// One in this many conversations has a rare label and a rare word in its title.
+/// One in this many conversations has a rare label, and a common and a rare word in its title.
 const RARE_EVERY: u64 = 1_000;
 /// Conversations on one screen.
 const PAGE: usize = 20;
@@ -50,22 +50,27 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
         return Ok(Vec::new());
     }
     let number = setup.or_quick(CONVERSATIONS, CONVERSATIONS_QUICK);
-    let mut stores = Vec::new();
-    for times in GROWTH {
-        let store = GrownStore::fill(setup, &lives, number * times).await?;
-        stores.push(store.times(setup).await?);
-    }
+    let small = GrownStore::fill(setup, &lives, number)
+        .await?
+        .times(setup)
+        .await?;
+    let middle = GrownStore::fill(setup, &lives, number * GROWTH)
+        .await?
+        .times(setup)
+        .await?;
+    let conversations = number * GROWTH * GROWTH;
+    let large = GrownStore::fill(setup, &lives, conversations)
+        .await?
+        .times(setup)
+        .await?;
     let row = |id, what, unit, figure: &dyn Fn(&GrownTimes) -> f64| {
-        let figures: Vec<f64> = stores.iter().map(figure).collect();
-        let [hundredth, tenth, whole] = figures[..] else {
-            return Row::new(id, what, f64::NAN, unit);
-        };
+        let [small, middle, whole] = [&small, &middle, &large].map(figure);
         Row::new(id, what, whole, unit)
-            .beside("a tenth of it", tenth, whole / tenth)
+            .beside("a tenth of it", middle, whole / middle)
             .note(format!(
-                "{hundredth:.3} in a hundredth of it; {} conversations, {} events",
-                number * GROWTH[2],
-                stores[2].events
+                "over gRPC, p50 of {CALLS}; {small:.3} in a hundredth of it; {conversations} \
+                 conversations, {} events",
+                large.events
             ))
     };
     let calls = calls(ConversationId::default()).into_iter().enumerate();
@@ -82,10 +87,10 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
         &|of| of.memory_mib,
     ));
     rows.push(row(
-        "growth.mapped",
-        "– pages of files in it",
+        "growth.anonymous",
+        "– of it, not backed by files",
         Unit::Mebibytes,
-        &|of| of.mapped_mib,
+        &|of| of.anonymous_mib,
     ));
     Ok(rows)
 }
@@ -145,7 +150,7 @@ fn describe(created: &mut ConversationCreated, number: u64) {
     created.labels = BTreeMap::from([label("team", format!("team-{}", number % 10))]);
     if number.is_multiple_of(RARE_EVERY) {
         created.labels.extend([label("case", "rare".to_owned())]);
-        created.title = format!("Zanzibar: {}", created.title);
+        created.title = format!("error, Zanzibar: {}", created.title);
     }
     created.metadata = BTreeMap::from([label("run", (number % 1_000).to_string())]);
 }
@@ -162,7 +167,7 @@ struct GrownTimes {
     millis: Vec<f64>,
     events: u64,
     memory_mib: f64,
-    mapped_mib: f64,
+    anonymous_mib: f64,
 }
 
 impl GrownStore {
@@ -227,7 +232,7 @@ impl GrownStore {
             millis,
             events: head.map_or(0, |head| head.offset),
             memory_mib: child.resident_mib().unwrap_or_default(),
-            mapped_mib: child.mapped_mib().unwrap_or_default(),
+            anonymous_mib: child.anonymous_mib().unwrap_or_default(),
         })
     }
 }

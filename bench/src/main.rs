@@ -79,7 +79,7 @@ Rows:
   search    searches over real tool results; how soon searches find an append
   quality   nDCG@10 on scifact
   meaning   search by meaning: speed, size and recall of vectors
-  growth    each call in stores of 0.1, 1 and 10 million events (half an hour; 10 GB of disk)
+  growth    each call in stores of 0.1, 1 and 10 million events (long; many GB of disk)
   kill      opening after kill -9; memory after many events
   build     requests, by window and by length of the history, hot, cold and over gRPC
   budget    how much of a budget requests use, and how much a prompt cache serves

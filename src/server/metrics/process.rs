@@ -84,7 +84,7 @@ mod tests {
         assert!(process.cpu_seconds.is_some());
     }
 
-    // Operators took pages of the index, which the system can take back, for a leak of memory.
+    // Pages of the index look like a leak of memory, but the system can take them back.
     #[test]
     fn pages_of_files_are_told_apart() {
         let taken = vec![1_u8; 64 << 20];

@@ -152,7 +152,7 @@ impl Scrape {
         )
     }
 
-    /// Uses the names of the standard Prometheus clients.
+    /// Uses the names of the standard Prometheus clients, which have none for mapped memory.
     fn of_process(&self, lines: &mut Lines) -> fmt::Result {
         let process = &self.process;
         if let Some(open) = process.open_files {
