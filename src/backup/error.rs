@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use treering_domain::Cause;
+use treering_objects::ObjectError;
 
 /// Why a backup or a restore failed.
 #[derive(Debug, thiserror::Error)]
@@ -169,6 +170,27 @@ impl BackupError {
         Self::Store {
             path: path.to_owned(),
             source: Cause::of(error),
+        }
+    }
+}
+
+impl From<ObjectError> for BackupError {
+    fn from(error: ObjectError) -> Self {
+        match error {
+            ObjectError::Address { address, what } => Self::Address { address, what },
+            ObjectError::NoFolder { path } => Self::NoBackup {
+                address: path.display().to_string(),
+            },
+            ObjectError::Storage {
+                doing,
+                object,
+                source,
+            } => Self::Target {
+                doing,
+                object,
+                source,
+            },
+            ObjectError::Missing { object } => Self::Missing { object },
         }
     }
 }

@@ -8,9 +8,9 @@ use super::{
     error::BackupError,
     run::{Backup, BackupOptions, BackupStep},
     source::BackupSource,
-    target::BackupTarget,
 };
 use treering_domain::with_causes;
+use treering_objects::ObjectStorage;
 
 /// First and longest pause before a failed backup is retried.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ const OVERTAKEN_WITHIN: Duration = Duration::from_secs(60);
 /// key, or another continuous backup writes to the same target.
 pub async fn follow(
     source: &dyn BackupSource,
-    target: &BackupTarget,
+    target: &ObjectStorage,
     options: &BackupOptions,
     mut report: impl FnMut(BackupStep),
 ) -> Result<(), BackupError> {

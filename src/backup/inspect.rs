@@ -9,11 +9,11 @@ use super::{
     manifest::{self, Generation, Manifest, Object, one_store, stores},
     run::records_of,
     seal::EncryptionKey,
-    target::BackupTarget,
     walk::{Objects, Walk},
 };
 use treering_domain::{TimestampMicros, with_causes};
 use treering_engine::Progress;
+use treering_objects::ObjectStorage;
 
 /// A day, in microseconds.
 const DAY_MICROS: i64 = 86_400_000_000;
@@ -46,7 +46,7 @@ pub struct GenerationInfo {
 /// # Errors
 /// [`BackupError`]. An unreadable generation is not an error: it is listed as unreadable.
 pub async fn generations(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     key: Option<&EncryptionKey>,
 ) -> Result<Vec<GenerationInfo>, BackupError> {
     let stores = stores(target).await?;
@@ -73,7 +73,7 @@ type ReadGeneration = (Generation, Result<Manifest, String>);
 
 /// Reads all generations of a store. Without the right key, none can be read.
 async fn read_all(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     store: Uuid,
     key: Option<&EncryptionKey>,
 ) -> Result<Vec<ReadGeneration>, BackupError> {
@@ -159,7 +159,7 @@ pub struct VerifyReport {
 /// # Errors
 /// [`BackupError`] when the target cannot be read, or the key is wrong.
 pub async fn verify(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     store: Option<Uuid>,
     key: Option<&EncryptionKey>,
     mut report: impl FnMut(Progress),
@@ -304,7 +304,7 @@ pub struct PruneOutcome {
 /// # Errors
 /// [`BackupError`]; if no generation can be read, nothing is removed.
 pub async fn prune(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     store: Option<Uuid>,
     key: Option<&EncryptionKey>,
     keep: RetentionRule,

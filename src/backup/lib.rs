@@ -1,15 +1,13 @@
 //! Backups: keeps the log of a store elsewhere, and restores a store from it.
 //!
-//! This crate defines the layout of targets ([`BackupTarget`]) and the format of objects and
-//! generations. It makes backups ([`Backup`]), keeps them up to date ([`follow`](follow())),
+//! This crate defines the layout and the format of objects and generations in a target
+//! ([`BackupTarget`]). It makes backups ([`Backup`]), keeps them up to date ([`follow`](follow())),
 //! inspects them ([`generations`], [`verify`], [`prune`]) and restores them ([`restore`]). It reads
 //! the store through [`BackupSource`]: an engine, or a server. `docs/BACKUP.md` gives the layout
 //! and the reasons.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
-#[cfg(feature = "cloud")]
-mod cloud;
 mod content;
 mod error;
 mod follow;
@@ -19,7 +17,6 @@ mod restore;
 mod run;
 mod seal;
 mod source;
-mod target;
 #[cfg(test)]
 mod tests;
 mod uploads;
@@ -36,5 +33,5 @@ pub use self::{
     run::{Backup, BackupOptions, BackupOutcome, BackupStep},
     seal::EncryptionKey,
     source::BackupSource,
-    target::BackupTarget,
 };
+pub use treering_objects::ObjectStorage as BackupTarget;

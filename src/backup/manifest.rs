@@ -7,12 +7,12 @@ use uuid::Uuid;
 use super::{
     error::BackupError,
     seal::{self, EncryptionKey, ObjectIdentity, ObjectKind},
-    target::{BackupTarget, ObjectEntry, PutOutcome, WriteMode},
 };
 use treering_domain::{
     ContentHash, ConversationId, ConversationKey, Namespace, Revision, TimestampMicros, unhex,
 };
 use treering_engine::{ShipMark, ShippedErasure};
+use treering_objects::{ObjectEntry, ObjectStorage, PutOutcome, WriteMode};
 
 /// The format that this program writes, and the newest that it reads.
 const FORMAT: u32 = 1;
@@ -272,7 +272,7 @@ impl Manifest {
     /// highest number ever used. Returns its size in bytes, and its entry in a listing.
     pub(crate) async fn put(
         &self,
-        target: &BackupTarget,
+        target: &ObjectStorage,
         key: Option<&EncryptionKey>,
     ) -> Result<(u64, ObjectEntry), BackupError> {
         let overtaken = |generation| BackupError::Overtaken {
@@ -317,7 +317,7 @@ impl Manifest {
 
     /// Reads a generation.
     pub(crate) async fn get(
-        target: &BackupTarget,
+        target: &ObjectStorage,
         store: Uuid,
         generation: u64,
         key: Option<&EncryptionKey>,
@@ -382,7 +382,7 @@ pub(super) fn name_of(store: Uuid, generation: u64) -> String {
 
 /// Returns the generations of a store, the oldest first.
 pub(super) async fn generations(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     store: Uuid,
 ) -> Result<Vec<Generation>, BackupError> {
     Ok(numbered(target.list(&folder_of(store)).await?))
@@ -390,7 +390,7 @@ pub(super) async fn generations(
 
 /// Returns the generations from a number on.
 async fn generations_from(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     store: Uuid,
     first: u64,
 ) -> Result<Vec<Generation>, BackupError> {
@@ -411,14 +411,14 @@ fn numbered(listed: Vec<ObjectEntry>) -> Vec<Generation> {
 }
 
 /// Returns the stores that have backups in the target.
-pub(super) async fn stores(target: &BackupTarget) -> Result<Vec<Uuid>, BackupError> {
+pub(super) async fn stores(target: &ObjectStorage) -> Result<Vec<Uuid>, BackupError> {
     let names = target.folders().await?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
 /// Returns the store to use: the given one, or the only one.
 pub(super) async fn one_store(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     named: Option<Uuid>,
 ) -> Result<Uuid, BackupError> {
     let stores = stores(target).await?;
@@ -437,7 +437,7 @@ pub(super) async fn one_store(
 }
 
 /// Returns the error for a target that has only backups of other stores.
-pub(super) fn other_store(target: &BackupTarget, wanted: Uuid, stores: &[Uuid]) -> BackupError {
+pub(super) fn other_store(target: &ObjectStorage, wanted: Uuid, stores: &[Uuid]) -> BackupError {
     BackupError::OtherStore {
         address: target.address().to_owned(),
         wanted,

@@ -16,7 +16,6 @@ use super::{
     error::BackupError,
     manifest::{ErasureEntry, Generation, Manifest, Object, generations, one_store},
     seal::EncryptionKey,
-    target::BackupTarget,
     walk::{Objects, Walk},
 };
 use treering_base::disk;
@@ -29,6 +28,7 @@ use treering_log::{
     EventLog, LOG_FOLDER, LogError, LogFiller, OpenMode, Record, RecordBody, RedbLog,
     RedbLogOptions, Salt,
 };
+use treering_objects::ObjectStorage;
 use treering_proto::{self, tags};
 
 /// Subfolder of the restored folder in which the store is built.
@@ -97,7 +97,7 @@ pub struct RestoreOutcome {
 /// # Errors
 /// [`BackupError`] names the object that is missing or damaged.
 pub async fn restore(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     to: &Path,
     options: &RestoreOptions,
     mut report: impl FnMut(Progress),
@@ -128,7 +128,7 @@ struct RestoreSource {
 }
 
 async fn choose(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     options: &RestoreOptions,
 ) -> Result<RestoreSource, BackupError> {
     let store = one_store(target, options.store).await?;
@@ -162,7 +162,7 @@ impl RestoreSource {
     /// Collects erasures: the newest readable generation lists all of them.
     async fn collect_newer_erasures(
         &mut self,
-        target: &BackupTarget,
+        target: &ObjectStorage,
         key: Option<&EncryptionKey>,
         there: &[Generation],
     ) -> Result<(), BackupError> {
@@ -284,7 +284,7 @@ fn move_log(to: &Path, staging: &Path) -> io::Result<()> {
 }
 
 async fn make(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     staging: &Path,
     chosen: &RestoreSource,
     options: &RestoreOptions,

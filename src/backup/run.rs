@@ -19,11 +19,11 @@ use super::{
     },
     seal::EncryptionKey,
     source::BackupSource,
-    target::{BackupTarget, ObjectEntry},
     uploads::Uploads,
 };
 use treering_domain::{TimestampMicros, with_causes};
 use treering_engine::{BackupNote, ShipMark, ShipQuery, ShipmentItem};
+use treering_objects::{ObjectEntry, ObjectStorage};
 
 /// Size in bytes, before compression, at which an object is complete.
 const OBJECT_BYTES: usize = 16 << 20;
@@ -118,7 +118,7 @@ pub struct BackupOutcome {
 /// A backup of a store to a target.
 pub struct Backup<'a> {
     source: &'a dyn BackupSource,
-    target: &'a BackupTarget,
+    target: &'a ObjectStorage,
     options: &'a BackupOptions,
     /// The generation under construction.
     next: Manifest,
@@ -155,7 +155,7 @@ impl<'a> Backup<'a> {
     /// [`BackupError`].
     pub async fn start(
         source: &'a dyn BackupSource,
-        target: &'a BackupTarget,
+        target: &'a ObjectStorage,
         options: &'a BackupOptions,
     ) -> Result<Self, BackupError> {
         let was_there = source.was_backed_up_to(target.address()).await;
@@ -166,7 +166,7 @@ impl<'a> Backup<'a> {
     /// store.
     pub(super) async fn start_at(
         source: &'a dyn BackupSource,
-        target: &'a BackupTarget,
+        target: &'a ObjectStorage,
         options: &'a BackupOptions,
         was_there: bool,
     ) -> Result<Self, BackupError> {
@@ -605,7 +605,7 @@ impl<'a> Backup<'a> {
             return Ok(());
         }
         let name = manifest::name_of(own.store, own.generation);
-        self.target.remove(&name).await
+        Ok(self.target.remove(&name).await?)
     }
 
     /// Reports the backup to the store. A failure is only logged: the backup is valid anyway.
@@ -642,7 +642,7 @@ pub(super) fn records_of(store: Uuid) -> String {
 
 /// Returns the newest readable generation, and the newer unreadable ones.
 async fn newest_readable(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     store: Uuid,
     there: &[Generation],
     key: Option<&EncryptionKey>,
@@ -669,7 +669,7 @@ async fn newest_readable(
 /// Refuses a key if a generation is not encrypted. The opposite case, an encrypted generation
 /// without a key, is an error when its manifest is read.
 async fn check_key(
-    target: &BackupTarget,
+    target: &ObjectStorage,
     newest: &ObjectEntry,
     key: Option<&EncryptionKey>,
 ) -> Result<(), BackupError> {

@@ -10,8 +10,8 @@ use super::{
     error::BackupError,
     manifest::{Object, RecordMark},
     seal::{self, EncryptionKey, ObjectIdentity, ObjectKind},
-    target::{BackupTarget, WriteMode},
 };
+use treering_objects::{ObjectStorage, WriteMode};
 
 /// Maximum number of objects that are compressed and uploaded at the same time. Each keeps its
 /// content in memory.
@@ -19,7 +19,7 @@ const UNDER_WAY_MAX: usize = 2;
 
 /// Uploads objects, and returns them in order.
 pub(super) struct Uploads {
-    target: BackupTarget,
+    target: ObjectStorage,
     store: Uuid,
     key: Option<EncryptionKey>,
     under_way: VecDeque<JoinHandle<Result<Object, BackupError>>>,
@@ -27,7 +27,7 @@ pub(super) struct Uploads {
 }
 
 impl Uploads {
-    pub(crate) fn new(target: &BackupTarget, store: Uuid, key: Option<&EncryptionKey>) -> Self {
+    pub(crate) fn new(target: &ObjectStorage, store: Uuid, key: Option<&EncryptionKey>) -> Self {
         Self {
             target: target.clone(),
             store,
@@ -72,7 +72,7 @@ impl Uploads {
 }
 
 async fn put(
-    target: BackupTarget,
+    target: ObjectStorage,
     store: Uuid,
     key: Option<EncryptionKey>,
     first: u64,

@@ -10,14 +10,14 @@ use super::{
     error::BackupError,
     manifest::Object,
     seal::{self, EncryptionKey},
-    target::BackupTarget,
 };
 use treering_domain::{ContentHash, ConversationKey, Revision};
 use treering_log::{Record, RecordBody};
+use treering_objects::ObjectStorage;
 
 /// Reads the objects of a store's backup.
 pub(super) struct Objects<'a> {
-    pub(crate) target: &'a BackupTarget,
+    pub(crate) target: &'a ObjectStorage,
     pub(crate) store: Uuid,
     pub(crate) key: Option<&'a EncryptionKey>,
 }

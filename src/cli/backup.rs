@@ -104,7 +104,7 @@ pub(crate) struct FromArgs {
 
 impl FromArgs {
     fn open(&self) -> Result<(BackupTarget, Option<EncryptionKey>), ClientError> {
-        let target = BackupTarget::to_read(&self.from).map_err(|error| refused(&error))?;
+        let target = BackupTarget::to_read(&self.from).map_err(|error| refused(&error.into()))?;
         Ok((target, self.key.read()?))
     }
 }
@@ -164,7 +164,7 @@ pub(crate) async fn run(
             hint: format!("start a server with a backup: treering serve --backup {to}"),
         });
     }
-    let target = BackupTarget::to_write(&to).map_err(|error| refused(&error))?;
+    let target = BackupTarget::to_write(&to).map_err(|error| refused(&error.into()))?;
     let options = BackupOptions {
         key: args.key.read()?,
         follow: args.follow,
@@ -593,7 +593,7 @@ impl BackupJob {
     pub(crate) fn prepare(to: &str, key_file: Option<PathBuf>) -> Result<Self, ClientError> {
         let key = KeyArg { key_file }.read()?;
         Ok(Self {
-            target: BackupTarget::to_write(to).map_err(|error| refused(&error))?,
+            target: BackupTarget::to_write(to).map_err(|error| refused(&error.into()))?,
             options: BackupOptions { key, follow: false },
         })
     }

@@ -64,7 +64,7 @@ pub(crate) struct RestoreArgs {
 /// # Errors
 /// [`ClientError::Outcome`] names the object that is missing or changed.
 pub(crate) async fn run(args: &RestoreArgs, out: &mut Out) -> Result<(), ClientError> {
-    let target = BackupTarget::to_read(&args.from).map_err(|error| refused(&error))?;
+    let target = BackupTarget::to_read(&args.from).map_err(|error| refused(&error.into()))?;
     let options = RestoreOptions {
         key: args.key.read()?,
         store: args.store,

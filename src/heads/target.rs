@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::{error::HeadError, file::SignedHead, webhook::Webhook};
-use treering_backup::{BackupError, BackupTarget};
+use treering_backup::BackupError;
 use treering_base::disk;
+use treering_objects::{ObjectStorage, WriteMode};
 
 /// File name suffix of a target that has only the newest head.
 const ONE_FILE: &str = ".json";
@@ -18,7 +19,7 @@ pub struct HeadTarget(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Many(BackupTarget),
+    Many(ObjectStorage),
     One(PathBuf),
     Web(Webhook),
 }
@@ -26,7 +27,7 @@ enum Kind {
 impl HeadTarget {
     /// Parses an address. Heads are posted to an `http://…` or `https://…` address, a name that
     /// ends with `.json` is a file, and everything else is an address for
-    /// [`BackupTarget::to_write`].
+    /// [`ObjectStorage::to_write`].
     ///
     /// # Errors
     /// [`BackupError::Address`].
@@ -41,7 +42,7 @@ impl HeadTarget {
         if address.ends_with(ONE_FILE) && !address.contains("://") {
             return Ok(Self(Kind::One(address.into())));
         }
-        BackupTarget::to_write(address).map(|target| Self(Kind::Many(target)))
+        Ok(Self(Kind::Many(ObjectStorage::to_write(address)?)))
     }
 
     /// Returns its address, without credentials.
@@ -61,7 +62,12 @@ impl HeadTarget {
     pub async fn put(&self, head: &SignedHead) -> Result<(), HeadError> {
         let text = format!("{}\n", head.text());
         match &self.0 {
-            Kind::Many(target) => Ok(target.put_file(&head.name(), Bytes::from(text)).await?),
+            Kind::Many(target) => {
+                let put = target
+                    .put(&head.name(), Bytes::from(text), WriteMode::Any)
+                    .await;
+                Ok(put.map(drop).map_err(BackupError::from)?)
+            }
             Kind::One(path) => {
                 let path = path.clone();
                 let doing = format!("writing {}", path.display());

@@ -7,11 +7,12 @@ use std::{
 };
 
 /// Dependencies and functions that only some modules may use, with these modules.
-const KEPT_TO: [(&str, &[&str]); 22] = [
+const KEPT_TO: [(&str, &[&str]); 23] = [
     ("redb::", &["base/disk", "log/redb", "projections"]),
     ("bincode::", &["projections/codec.rs"]),
     ("rusqlite::", &["import/opencode/database.rs"]),
     ("tokio_postgres::", &["log_postgres"]),
+    ("object_store::", &["objects"]),
     (
         "tokio_rustls::",
         &["server/tls.rs", "server/connection/handshake.rs"],

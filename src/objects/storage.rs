@@ -1,8 +1,9 @@
-//! The target of a backup: a folder, or a bucket of an object store.
+//! A folder or a bucket, as a flat set of named objects.
 
 use std::{
     error::Error,
     fs, io,
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
     time::UNIX_EPOCH,
@@ -15,13 +16,13 @@ use object_store::{
     path::Path as ObjectPath,
 };
 
-use super::error::BackupError;
+use super::error::ObjectError;
 use treering_base::disk;
 use treering_domain::{Cause, TimestampMicros};
 
-/// A target for backups.
+/// A folder or a bucket.
 #[derive(Clone, Debug)]
-pub struct BackupTarget {
+pub struct ObjectStorage {
     objects: Arc<dyn ObjectStore>,
     below: ObjectPath,
     address: String,
@@ -31,37 +32,40 @@ pub struct BackupTarget {
 
 /// An object in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ObjectEntry {
-    /// Relative to the target.
-    pub(crate) name: String,
-    pub(crate) bytes: u64,
-    pub(crate) modified: TimestampMicros,
+pub struct ObjectEntry {
+    /// Its name, relative to the storage.
+    pub name: String,
+    /// Its size, in bytes.
+    pub bytes: u64,
+    /// When it was written.
+    pub modified: TimestampMicros,
 }
 
 /// The behaviour of a put if the object exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WriteMode {
+pub enum WriteMode {
     /// It must not exist: the second writer gets [`PutOutcome::WasThere`].
     Once,
-    /// It may exist, because the name determines the content.
+    /// It may exist, and is replaced.
     Any,
 }
 
 /// The outcome of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PutOutcome {
+pub enum PutOutcome {
+    /// It was written.
     Written,
     /// The object existed.
     WasThere,
 }
 
-impl BackupTarget {
-    /// Returns a target for writing: a folder, which is created, or a bucket: `s3://BUCKET/PATH`,
+impl ObjectStorage {
+    /// Opens storage for writing: a folder, which is created, or a bucket: `s3://BUCKET/PATH`,
     /// `gs://BUCKET/PATH`, `az://CONTAINER/PATH`, with the usual environment variables.
     ///
     /// # Errors
-    /// [`BackupError::Address`].
-    pub fn to_write(address: &str) -> Result<Self, BackupError> {
+    /// [`ObjectError::Address`].
+    pub fn to_write(address: &str) -> Result<Self, ObjectError> {
         match folder(address) {
             Some(path) => {
                 let made = disk::make_folder(path);
@@ -72,21 +76,21 @@ impl BackupTarget {
         }
     }
 
-    /// Returns an existing target for reading.
+    /// Opens existing storage for reading.
     ///
     /// # Errors
-    /// [`BackupError::Address`], [`BackupError::NoBackup`].
-    pub fn to_read(address: &str) -> Result<Self, BackupError> {
+    /// [`ObjectError::Address`], [`ObjectError::NoFolder`].
+    pub fn to_read(address: &str) -> Result<Self, ObjectError> {
         match folder(address) {
             Some(path) if path.is_dir() => Self::of_folder(path),
-            Some(path) => Err(BackupError::NoBackup {
-                address: path.display().to_string(),
+            Some(path) => Err(ObjectError::NoFolder {
+                path: path.to_owned(),
             }),
             None => Self::of_bucket(address),
         }
     }
 
-    fn of_folder(path: &Path) -> Result<Self, BackupError> {
+    fn of_folder(path: &Path) -> Result<Self, ObjectError> {
         let address = path.display().to_string();
         let absolute = path.canonicalize();
         let absolute = absolute.map_err(|error| wrong(&address, error.to_string()))?;
@@ -101,7 +105,7 @@ impl BackupTarget {
     }
 
     #[cfg(feature = "cloud")]
-    fn of_bucket(address: &str) -> Result<Self, BackupError> {
+    fn of_bucket(address: &str) -> Result<Self, ObjectError> {
         let url = url::Url::parse(address).map_err(|error| wrong(address, error.to_string()))?;
         super::cloud::ready();
         // Operators keep keys in the environment. Variables that are not options of the object
@@ -123,7 +127,7 @@ impl BackupTarget {
     }
 
     #[cfg(not(feature = "cloud"))]
-    fn of_bucket(address: &str) -> Result<Self, BackupError> {
+    fn of_bucket(address: &str) -> Result<Self, ObjectError> {
         let what = "this treering was built without the feature `cloud`: use a folder";
         Err(wrong(address, what.to_owned()))
     }
@@ -135,7 +139,7 @@ impl BackupTarget {
     }
 
     /// Returns the address of an object.
-    pub(super) fn address_of(&self, name: &str) -> String {
+    pub fn address_of(&self, name: &str) -> String {
         format!("{}/{name}", self.address.trim_end_matches('/'))
     }
 
@@ -151,20 +155,24 @@ impl BackupTarget {
         doing: &'static str,
         name: &str,
         error: impl Into<Box<dyn Error + Send + Sync>>,
-    ) -> BackupError {
-        BackupError::Target {
+    ) -> ObjectError {
+        ObjectError::Storage {
             doing,
             object: self.address_of(name),
             source: Cause::of(error),
         }
     }
 
-    pub(super) async fn put(
+    /// Puts an object.
+    ///
+    /// # Errors
+    /// [`ObjectError::Storage`].
+    pub async fn put(
         &self,
         name: &str,
         bytes: Bytes,
         put: WriteMode,
-    ) -> Result<PutOutcome, BackupError> {
+    ) -> Result<PutOutcome, ObjectError> {
         let options = match put {
             WriteMode::Once => PutOptions::from(PutMode::Create),
             WriteMode::Any => PutOptions::from(PutMode::Overwrite),
@@ -180,16 +188,11 @@ impl BackupTarget {
         }
     }
 
-    /// Writes a file that is not part of a backup; replaces one of the same name.
+    /// Returns an object; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`BackupError::Target`].
-    pub async fn put_file(&self, name: &str, bytes: Bytes) -> Result<(), BackupError> {
-        self.put(name, bytes, WriteMode::Any).await.map(drop)
-    }
-
-    /// Returns an object; `None` if it does not exist.
-    pub(super) async fn find(&self, name: &str) -> Result<Option<Bytes>, BackupError> {
+    /// [`ObjectError::Storage`].
+    pub async fn find(&self, name: &str) -> Result<Option<Bytes>, ObjectError> {
         let read = async { self.objects.get(&self.path(name)).await?.bytes().await };
         match read.await {
             Ok(bytes) => Ok(Some(bytes)),
@@ -198,15 +201,38 @@ impl BackupTarget {
         }
     }
 
-    pub(super) async fn get(&self, name: &str) -> Result<Bytes, BackupError> {
+    /// Returns a part of an object; `None` if the object does not exist.
+    ///
+    /// # Errors
+    /// [`ObjectError::Storage`], also if the object is shorter.
+    pub async fn find_range(
+        &self,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<Option<Bytes>, ObjectError> {
+        match self.objects.get_range(&self.path(name), range).await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(self.failed("reading", name, error)),
+        }
+    }
+
+    /// Returns an object.
+    ///
+    /// # Errors
+    /// [`ObjectError::Missing`], [`ObjectError::Storage`].
+    pub async fn get(&self, name: &str) -> Result<Bytes, ObjectError> {
         let found = self.find(name).await?;
-        found.ok_or_else(|| BackupError::Missing {
+        found.ok_or_else(|| ObjectError::Missing {
             object: self.address_of(name),
         })
     }
 
     /// Removes an object if it exists.
-    pub(super) async fn remove(&self, name: &str) -> Result<(), BackupError> {
+    ///
+    /// # Errors
+    /// [`ObjectError::Storage`].
+    pub async fn remove(&self, name: &str) -> Result<(), ObjectError> {
         match self.objects.delete(&self.path(name)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.failed("removing", name, error)),
@@ -214,16 +240,22 @@ impl BackupTarget {
     }
 
     /// Returns every object below a name, sorted by name.
-    pub(super) async fn list(&self, below: &str) -> Result<Vec<ObjectEntry>, BackupError> {
+    ///
+    /// # Errors
+    /// [`ObjectError::Storage`].
+    pub async fn list(&self, below: &str) -> Result<Vec<ObjectEntry>, ObjectError> {
         self.list_after(below, None).await
     }
 
     /// Returns every object below a name that sorts after another name.
-    pub(super) async fn list_after(
+    ///
+    /// # Errors
+    /// [`ObjectError::Storage`].
+    pub async fn list_after(
         &self,
         below: &str,
         after: Option<&str>,
-    ) -> Result<Vec<ObjectEntry>, BackupError> {
+    ) -> Result<Vec<ObjectEntry>, ObjectError> {
         let prefix = self.path(below);
         let listed = match after {
             Some(after) => {
@@ -254,7 +286,10 @@ impl BackupTarget {
 
     /// Returns incomplete files below a name, whose writer died before renaming them. A bucket has
     /// none, since its listings do not show incomplete objects.
-    pub(super) fn unfinished(&self, below: &str) -> Result<Vec<ObjectEntry>, BackupError> {
+    ///
+    /// # Errors
+    /// [`ObjectError::Storage`].
+    pub fn unfinished(&self, below: &str) -> Result<Vec<ObjectEntry>, ObjectError> {
         let Some(folder) = &self.folder else {
             return Ok(Vec::new());
         };
@@ -287,11 +322,14 @@ impl BackupTarget {
     }
 
     /// Removes [`unfinished`](Self::unfinished) files that were written before a time.
-    pub(super) fn remove_unfinished(
+    ///
+    /// # Errors
+    /// [`ObjectError::Storage`].
+    pub fn remove_unfinished(
         &self,
         below: &str,
         before: TimestampMicros,
-    ) -> Result<(), BackupError> {
+    ) -> Result<(), ObjectError> {
         for file in self.unfinished(below)? {
             let path = self.folder.as_ref().map(|folder| folder.join(&file.name));
             let Some(path) = path.filter(|_| file.modified < before) else {
@@ -302,8 +340,11 @@ impl BackupTarget {
         Ok(())
     }
 
-    /// Returns the folders in the target.
-    pub(super) async fn folders(&self) -> Result<Vec<String>, BackupError> {
+    /// Returns the folders in the storage.
+    ///
+    /// # Errors
+    /// [`ObjectError::Storage`].
+    pub async fn folders(&self) -> Result<Vec<String>, ObjectError> {
         let listed = self.objects.list_with_delimiter(Some(&self.below)).await;
         let listed = listed.map_err(|error| self.failed("listing", "", error))?;
         let mut names: Vec<String> = listed
@@ -334,8 +375,8 @@ fn folder(address: &str) -> Option<&Path> {
     }
 }
 
-fn wrong(address: &str, what: String) -> BackupError {
-    BackupError::Address {
+fn wrong(address: &str, what: String) -> ObjectError {
+    ObjectError::Address {
         address: address.to_owned(),
         what,
     }
