@@ -460,12 +460,16 @@ impl ListPage<'_> {
     /// Returns the first key of the page's range, and the key after its last.
     fn bounds(&self) -> (keys::Key, keys::Key) {
         let (namespace, source) = (self.namespace, self.source);
-        let all = match self.order {
-            ListOrder::Recorded => keys::listing(namespace, source),
-            ListOrder::Happened => keys::happenings(namespace, source),
+        // The rows of a facet are in the same order, so that nothing is passed over.
+        let facet = self.narrowing.facets.first();
+        let facet = facet.filter(|_| source.is_none());
+        let all = match (self.order, facet) {
+            (ListOrder::Recorded, Some(facet)) => facet.prefix(namespace),
+            (ListOrder::Recorded, None) => keys::listing(namespace, source),
+            (ListOrder::Happened, _) => keys::happenings(namespace, source),
         };
         let at = |place: ListPlace| match self.order {
-            ListOrder::Recorded => keys::listed(namespace, source, place.first_offset),
+            ListOrder::Recorded => all.clone().number(place.first_offset),
             ListOrder::Happened => {
                 keys::happened(namespace, source, place.happened_to, place.first_offset)
             }
@@ -473,7 +477,7 @@ impl ListPage<'_> {
         match (self.after, self.ascending) {
             (None, _) => (all.clone(), all.after_prefix()),
             (Some(place), true) => (at(place).after_prefix(), all.after_prefix()),
-            (Some(place), false) => (all, at(place)),
+            (Some(place), false) => (all.clone(), at(place)),
         }
     }
 }

@@ -126,6 +126,11 @@ impl Columns {
         Ok((position, number(&self.byte_start, doc)?))
     }
 
+    /// Returns when the newest event of the segment happened. Deleted ones count too.
+    pub(crate) fn newest(&self) -> TimestampMicros {
+        TimestampMicros(self.happened_at.max_value())
+    }
+
     /// Returns when a passage's event happened.
     pub(crate) fn happened_at(&self, doc: DocId) -> Result<TimestampMicros, IndexError> {
         let time = self.happened_at.first(doc).ok_or_else(damaged)?;

@@ -8,7 +8,7 @@ use std::{
 
 use tantivy::{
     COLLECT_BLOCK_BUFFER_LEN, DocAddress, DocId, DocSet,
-    query::{EnableScoring, Occur, Query},
+    query::{EnableScoring, Occur, Query, Weight},
 };
 
 use super::{
@@ -103,21 +103,36 @@ impl Candidates {
         let mut newest = NewestCollector::new(max, held);
         let wanted = self.wanted.as_ref();
         catch_search_panics(|| {
-            each_match(&self.published, self.query.as_ref(), |columns, address| {
-                let happened_at = columns.happened_at(address.doc_id)?;
-                if newest.are_newer_than(happened_at) {
-                    return Ok(());
+            let published = &self.published;
+            let mut segments = Vec::new();
+            for segment in 0..published.searcher.segment_readers().len() as u32 {
+                let columns = published.columns.of_segment(segment)?;
+                segments.push((Reverse(columns.newest()), segment));
+            }
+            segments.sort_unstable();
+            let mut matches = Matches::new(published, self.query.as_ref())?;
+            for (Reverse(latest), segment) in segments {
+                // All other segments are older still.
+                if newest.are_newer_than(latest) {
+                    break;
                 }
-                let (position, _) = columns.place(address.doc_id)?;
-                if wanted.is_none_or(|wanted| wanted.contains(position.offset)) {
-                    newest.push(EventCandidate {
-                        happened_at: Reverse(happened_at),
-                        position: Reverse(position),
-                        address,
-                    })?;
-                }
-                Ok(())
-            })
+                matches.each_in(segment, |columns, address| {
+                    let happened_at = columns.happened_at(address.doc_id)?;
+                    if newest.are_newer_than(happened_at) {
+                        return Ok(());
+                    }
+                    let (position, _) = columns.place(address.doc_id)?;
+                    if wanted.is_none_or(|wanted| wanted.contains(position.offset)) {
+                        newest.push(EventCandidate {
+                            happened_at: Reverse(happened_at),
+                            position: Reverse(position),
+                            address,
+                        })?;
+                    }
+                    Ok(())
+                })?;
+            }
+            Ok(())
         })?;
         (self.places, self.more, self.held) = newest.into_sorted();
         self.max = max;
@@ -342,29 +357,54 @@ pub(super) fn each_match(
     query: &dyn Query,
     mut each: impl FnMut(&Columns, DocAddress) -> Result<(), IndexSearchError>,
 ) -> Result<(), IndexSearchError> {
-    let searcher = &published.searcher;
-    let scoring = EnableScoring::disabled_from_searcher(searcher);
-    let weight = query.weight(scoring).map_err(unreadable)?;
-    let mut stop = StopCheck::default();
-    for (segment, reader) in (0..).zip(searcher.segment_readers()) {
-        let columns = published.columns.of_segment(segment)?;
+    let mut matches = Matches::new(published, query)?;
+    for segment in 0..published.searcher.segment_readers().len() as u32 {
+        matches.each_in(segment, &mut each)?;
+    }
+    Ok(())
+}
+
+/// The passages that match a query, segment by segment.
+struct Matches<'a> {
+    published: &'a PublishedState,
+    weight: Box<dyn Weight>,
+    stop: StopCheck,
+}
+
+impl<'a> Matches<'a> {
+    fn new(published: &'a PublishedState, query: &dyn Query) -> Result<Self, IndexSearchError> {
+        let scoring = EnableScoring::disabled_from_searcher(&published.searcher);
+        Ok(Self {
+            published,
+            weight: query.weight(scoring).map_err(unreadable)?,
+            stop: StopCheck::default(),
+        })
+    }
+
+    /// Visits those of a segment.
+    fn each_in(
+        &mut self,
+        segment: u32,
+        mut each: impl FnMut(&Columns, DocAddress) -> Result<(), IndexSearchError>,
+    ) -> Result<(), IndexSearchError> {
+        let reader = self.published.searcher.segment_reader(segment);
+        let columns = self.published.columns.of_segment(segment)?;
         let alive = reader.alive_bitset();
-        let mut matches = weight.scorer(reader, 1.0).map_err(unreadable)?;
+        let mut matches = self.weight.scorer(reader, 1.0).map_err(unreadable)?;
         let mut buffer = [DocId::MIN; COLLECT_BLOCK_BUFFER_LEN];
         loop {
             let count = matches.fill_buffer(&mut buffer);
             for doc in &buffer[..count] {
-                stop.check()?;
+                self.stop.check()?;
                 if alive.is_none_or(|alive| alive.is_alive(*doc)) {
                     each(columns, DocAddress::new(segment, *doc))?;
                 }
             }
             if count < buffer.len() {
-                break;
+                return Ok(());
             }
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -485,6 +485,34 @@ fn candidates_go_on_after_the_first() {
     }
 }
 
+// The newest results are read from the segments with the newest events, and the others are left out.
+// An old segment that has an event of today, from an import, must not be.
+#[test]
+fn newest_candidates_come_from_every_segment_that_has_some() {
+    let at = |position: u64, happened: i64| {
+        tagged(position, |event| {
+            event.text = "needle".to_owned();
+            event.happened_at = TimestampMicros(happened);
+        })
+    };
+    let today = 1_000_000;
+    let older = (2..=10).map(|position| at(position, 1));
+    let older: Vec<_> = std::iter::once(at(1, today)).chain(older).collect();
+    let newer = (11..=2_600).map(|position| at(position, 10 + position.cast_signed()));
+    let newer: Vec<_> = newer.collect();
+    let index = SearchIndex::in_memory().unwrap();
+    for (events, last) in [(&older, 10), (&newer, 2_600)] {
+        index.add(events, Position::local(last)).unwrap();
+        index.commit().unwrap();
+    }
+    assert_eq!(index.published().searcher.segment_readers().len(), 2);
+    let pattern = Pattern::new("needle").unwrap();
+    let mut candidates = index.candidates(&pattern, &query("")).unwrap();
+    let newest = candidates.hits(0, 3).unwrap();
+    let newest: Vec<u64> = newest.iter().map(|hit| hit.position.offset).collect();
+    assert_eq!(newest, [1, 2_600, 2_599]);
+}
+
 // A source with more than 10,000 conversations must be searchable: the limit on filter values must
 // not count its conversations.
 #[test]
