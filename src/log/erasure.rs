@@ -37,7 +37,7 @@ impl Erasure {
 
     /// Returns a record without its erased content. A record that is already erased keeps its stub.
     #[must_use]
-    pub(crate) fn left_of(&self, offset: u64, record: Record) -> Record {
+    pub fn left_of(&self, offset: u64, record: Record) -> Record {
         match self.stubs.get(&offset) {
             Some(stub) if !record.is_erased() => record.erased(stub.clone()),
             _ if self.key_salts.contains(&offset) => record.without_key_salt(),

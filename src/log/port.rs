@@ -261,11 +261,11 @@ pub enum LogError {
         /// The error of the operating system.
         source: Arc<io::Error>,
     },
-    /// The database of the log does not answer now. Nothing was appended, and the same call can
-    /// succeed later.
+    /// The database or object storage of the log does not answer now. Nothing was appended, and the
+    /// same call can succeed later.
     #[error(
-        "the database of the log cannot be used while {doing}: {what}. Check that its primary and \
-         synchronous standby run and can be reached"
+        "the storage of the log cannot be used while {doing}: {what}. Check that its PostgreSQL \
+         primary and synchronous standby, and its object storage, run and can be reached"
     )]
     Unavailable {
         /// The operation that failed.

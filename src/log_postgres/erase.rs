@@ -1,25 +1,23 @@
 //! Erasing: the marks of a shard's erasures, and replacing the rows that have erased content.
 //!
-//! Each statement checks that its process still owns the shard, and locks the shard's row until it
-//! commits: a later owner waits for it, and never sees its rows change afterwards. Commits reach the
-//! standby in order, so the last one confirms the others.
+//! A sealed segment is replaced by one without the erased content. Its records do not reveal the
+//! salts of others, so only the order of content matters there.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::runtime::Handle;
-use tokio_postgres::Row;
-use treering_domain::ShardId;
 use treering_log::{
-    EncodedFrame, Epoch, ErasableLog, Erasure, ErasureProgress, FrameReplacement, LogError,
-    ScrubOutcome, ScrubReport,
+    EncodedFrame, ErasableLog, Erasure, ErasureProgress, FrameReplacement, LogError, ScrubOutcome,
+    ScrubReport,
 };
 
 use crate::{
     error::PostgresError,
-    log::Inner,
-    rows::read_frames,
-    session::{QueryFailure, SqlParam},
+    object,
+    owned::{OwnedShard, owned},
+    seal::{in_background, pack},
+    segments::{SegmentRow, SegmentStore},
+    session::QueryFailure,
     settings::durable,
 };
 
@@ -35,7 +33,9 @@ const PROGRESS: &str = "select erasing, erased from treering_shard where shard =
 
 /// Checked before anything is recorded: an erasure that cannot be finished would stay hidden only.
 const GRANTED: &str = "select has_column_privilege('treering_frame', 'bytes', 'update') \
-     and has_table_privilege('treering_blob', 'delete')";
+     and has_table_privilege('treering_blob', 'delete') \
+     and ((select objects is null from treering_log) \
+         or has_table_privilege('treering_segment', 'delete'))";
 
 const BEGIN: &str = concat!(
     "update treering_shard set erasing = coalesce(erasing, head + 1)
@@ -50,19 +50,6 @@ const END: &str = concat!(
     durable!(),
     " returning true"
 );
-
-/// The row of the shard, locked, if the caller owns it.
-macro_rules! owned {
-    () => {
-        concat!(
-            "with owned as materialized (
-        select 1 from treering_shard where shard = $2 and epoch = $3 and ",
-            durable!(),
-            " for no key update
-    ), "
-        )
-    };
-}
 
 const REPLACE: &str = concat!(
     owned!(),
@@ -80,8 +67,9 @@ const REPLACING: &str = "replacing frames with erased content";
 const NONE: &[i64] = &[];
 const NO_BYTES: &[&[u8]] = &[];
 
-const SIZES: &str = "select pg_table_size('treering_frame'), pg_table_size('treering_blob')";
-const TABLES: [&str; 2] = ["treering_frame", "treering_blob"];
+const SIZES: &str = "select pg_table_size('treering_frame'), pg_table_size('treering_blob'), \
+     coalesce((select sum(bytes) from treering_segment where shard = $1), 0)::bigint";
+const SIZES_OF: [&str; 3] = ["treering_frame", "treering_blob", "segments"];
 
 /// Removes the old versions of rows, in all shards.
 const VACUUM: &str = "vacuum (index_cleanup on) treering_frame, treering_blob";
@@ -94,75 +82,7 @@ const REMAINS: [&str; 2] = [
      are removed",
 ];
 
-/// A shard, as its owner of one epoch may erase from it.
-pub(crate) struct OwnedShard {
-    inner: Arc<Inner>,
-    runtime: Handle,
-    shard: ShardId,
-    epoch: Epoch,
-}
-
 impl OwnedShard {
-    pub(crate) fn new(inner: Arc<Inner>, runtime: Handle, shard: ShardId, epoch: Epoch) -> Self {
-        Self {
-            inner,
-            runtime,
-            shard,
-            epoch,
-        }
-    }
-
-    /// Runs work on the runtime of the log. It continues when the caller stops waiting.
-    async fn run<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T, LogError>> + Send + 'static,
-    ) -> Result<T, LogError> {
-        let done = self.runtime.spawn(work).await;
-        done.unwrap_or(Err(LogError::Closed))
-    }
-
-    /// Runs a statement that changes rows if this process owns the shard. Its parameters follow
-    /// those of `owned`.
-    async fn change(
-        &self,
-        doing: &'static str,
-        sql: &'static str,
-        params: &[SqlParam<'_>],
-    ) -> Result<Row, LogError> {
-        let failed = |error: PostgresError| error.while_doing(doing);
-        let (shard, epoch) = (i64::from(self.shard.0), self.epoch.0.cast_signed());
-        let mut all: Vec<SqlParam<'_>> =
-            vec![&self.inner.options.accept_single_copy, &shard, &epoch];
-        all.extend(params);
-        // Fails if the log is closed.
-        self.inner.shard(self.shard)?;
-        let mut lease = self.inner.lease().await.map_err(failed)?;
-        let answer = lease.session.query(sql, &all).await;
-        let changed = match answer {
-            Ok(mut rows) => rows.pop(),
-            Err(failure) => {
-                lease.give_back();
-                return Err(failed(failure.into()));
-            }
-        };
-        if let Some(row) = changed {
-            lease.give_back();
-            return Ok(row);
-        }
-        let (current, _) = self
-            .inner
-            .current(&mut lease, self.shard)
-            .await
-            .map_err(failed)?;
-        let settings = self.inner.check(&mut lease).await;
-        lease.give_back();
-        self.epoch.check(self.shard, current)?;
-        settings.map_err(failed)?;
-        Err(failed(PostgresError::Unconfirmed {
-            what: "a setting changed while content was erased; erase again".to_owned(),
-        }))
-    }
-
     async fn begin(&self) -> Result<(), LogError> {
         const DOING: &str = "beginning to erase";
         let granted = self.inner.ask(DOING, GRANTED, &[]).await?;
@@ -174,24 +94,47 @@ impl OwnedShard {
 
     async fn remove_all(
         &self,
-        erasure: &Erasure,
+        erasure: &Arc<Erasure>,
         mut report: ScrubReport,
     ) -> Result<ScrubOutcome, LogError> {
+        let state = self.inner.shard(self.shard)?;
+        let turn = state.moving.lock().await;
+        let mut segments = self.inner.segments_of(self.shard).await?;
+        let store = self.inner.open_segment_store().await?;
+        let sealed_upto = segments.last().map_or(0, |row| row.last_offset);
+        if store.is_none() && sealed_upto > 0 {
+            return Err(segments[0].no_storage());
+        }
+        segments.retain(|row| erasure.touches(row.first_offset, row.last_offset));
         let mut done = ScrubOutcome {
             before: self.sizes().await?,
             ..ScrubOutcome::default()
         };
-        let reach = self.reach(erasure)?;
+        let reach = self.reach(erasure, sealed_upto + 1)?;
         let offsets: u64 = reach.iter().map(|(first, last)| last - first + 1).sum();
-        let (mut read, total) = (0, 2 * offsets);
+        let sealed: u64 = segments.iter().map(SegmentRow::count).sum();
+        let (mut read, total) = (0, 2 * offsets + sealed);
         // See `ErasableLog::remove`: first what frames reveal of others, then content, in order. A
         // body goes with the last frame that names it.
         let mut named: BTreeMap<u64, u64> = BTreeMap::new();
         for had_content in [false, true] {
+            if had_content && let Some(store) = &store {
+                for row in &segments {
+                    let replaced = self.remove_sealed(store, row, erasure).await?;
+                    done.segments += u64::from(replaced);
+                    read += row.count();
+                    report(read, total);
+                }
+                // An earlier attempt may have left some.
+                self.collect(store).await?;
+            }
             for (first, last) in &reach {
                 let mut next = *first;
                 while next <= *last {
-                    let frames = self.frames(next, *last).await?;
+                    let frames = self
+                        .inner
+                        .hot_frames(self.shard, next, *last, FRAMES_BYTES_MAX);
+                    let frames = frames.await?;
                     let end = frames.last().map_or(*last, EncodedFrame::last_offset);
                     let mut new = replacements(erasure, &frames)?;
                     for one in new.iter().filter(|_| !had_content) {
@@ -220,25 +163,55 @@ impl OwnedShard {
             self.change(REPLACING, REPLACE, &[&NONE, &NO_BYTES, &some])
                 .await?;
         }
+        // The vacuum may take minutes.
+        drop(turn);
         done.may_remain = self.vacuum().await;
+        if store.is_some() {
+            done.may_remain.push(OBJECTS_REMAIN.to_owned());
+        }
         done.after = self.sizes().await?;
         Ok(done)
     }
 
-    async fn frames(&self, from: u64, upto: u64) -> Result<Vec<EncodedFrame>, LogError> {
-        let failed = |error: PostgresError| error.while_doing("reading frames to erase from");
-        let mut lease = self.inner.lease().await.map_err(failed)?;
-        let session = &mut lease.session;
-        let read = read_frames(session, self.shard, from, upto, FRAMES_BYTES_MAX).await;
-        lease.give_back();
-        read.map_err(|failure| failed(failure.into()))?
+    /// Replaces a segment if it has erased content. Returns whether it had.
+    ///
+    /// A large body goes with the segment that has it, even if a later frame names it: readers hide
+    /// that one already, and it still leads a repeated removal here.
+    async fn remove_sealed(
+        &self,
+        store: &SegmentStore,
+        old: &SegmentRow,
+        erasure: &Arc<Erasure>,
+    ) -> Result<bool, LogError> {
+        let stored = store.object(self.shard, old).await?;
+        let (first, index_bytes) = (old.first_offset, old.index_bytes);
+        let erasure = Arc::clone(erasure);
+        let left = in_background(move || {
+            let index_bytes = usize::try_from(index_bytes).unwrap_or_default();
+            let (records, mut bodies) = object::decode(first, &stored, index_bytes)?;
+            let before = bodies.len();
+            bodies.retain(|body| !erasure.blobs.contains(&body.home_offset));
+            let left = (first..).zip(&records);
+            let left = left.map(|(offset, record)| erasure.left_of(offset, record.clone()));
+            let left: Vec<_> = left.collect();
+            if left == records && bodies.len() == before {
+                return Ok(None);
+            }
+            pack(first, left, &bodies).map(Some)
+        });
+        let Some(object) = left.await? else {
+            return Ok(false);
+        };
+        let new = self.upload(store, object).await?;
+        self.swap(old, &new).await?;
+        Ok(true)
     }
 
-    /// Returns the ranges of offsets whose frames may have to be replaced.
-    fn reach(&self, erasure: &Erasure) -> Result<Vec<(u64, u64)>, LogError> {
+    /// Returns the ranges of offsets, from one on, whose frames may have to be replaced.
+    fn reach(&self, erasure: &Erasure, from: u64) -> Result<Vec<(u64, u64)>, LogError> {
         let head = self.inner.shard(self.shard)?.confirmed()?;
         let reach = erasure.reach().into_iter();
-        let reach = reach.map(|(first, last)| (first.max(1), last.min(head)));
+        let reach = reach.map(|(first, last)| (first.max(from), last.min(head)));
         Ok(reach.filter(|(first, last)| first <= last).collect())
     }
 
@@ -286,16 +259,21 @@ impl OwnedShard {
     }
 
     async fn sizes(&self) -> Result<Vec<(String, u64)>, LogError> {
-        let rows = self.inner.ask("measuring the log", SIZES, &[]).await?;
+        let key = i64::from(self.shard.0);
+        let rows = self.inner.ask("measuring the log", SIZES, &[&key]).await?;
         let size = |index| {
             let bytes = rows.first().map_or(0, |row| row.get::<_, i64>(index));
             bytes.cast_unsigned()
         };
-        let tables = TABLES.into_iter().enumerate();
-        let sizes = tables.map(|(index, table)| (table.to_owned(), size(index)));
+        let places = SIZES_OF.into_iter().enumerate();
+        let sizes = places.map(|(index, place)| (place.to_owned(), size(index)));
         Ok(sizes.collect())
     }
 }
+
+/// What removing replaced objects leaves.
+const OBJECTS_REMAIN: &str = "object storage: earlier versions of objects, if the bucket keeps \
+     versions or has backups, until its rules remove them";
 
 fn replacements(
     erasure: &Erasure,

@@ -3,7 +3,9 @@
 use std::{error::Error, fmt::Write, io, path::PathBuf, sync::Arc};
 
 use tokio_postgres::error::SqlState;
+use treering_domain::with_causes as with_causes_of;
 use treering_log::LogError;
+use treering_objects::ObjectError;
 
 /// Classes of SQLSTATEs that end by themselves: connections, rollbacks of transactions, resources
 /// and the operator's interventions. A full disk has its own error.
@@ -124,12 +126,19 @@ pub enum PostgresError {
         /// What to do.
         cure: &'static str,
     },
-    /// The role may not erase.
+    /// The role may not erase or seal.
     #[error(
-        "the role of this node may not change frames and delete large bodies, which erasing needs. \
-         Run `treering cluster init URL --role ROLE` as the owner of the tables"
+        "the role of this node may not change and delete frames, large bodies and segments, which \
+         erasing and sealing need. Run `treering cluster init URL --role ROLE` as the owner of the \
+         tables"
     )]
     NotGranted,
+    /// The object storage of sealed segments cannot be used now.
+    #[error("the object storage of sealed segments cannot be used: {what}")]
+    Objects {
+        /// What happened.
+        what: String,
+    },
     /// The server refused a statement, which therefore did nothing.
     #[error("PostgreSQL refused a statement: {message} (SQLSTATE {code})")]
     Refused {
@@ -153,11 +162,11 @@ pub enum PostgresError {
         /// What happened instead.
         what: String,
     },
-    /// No session became free.
-    #[error("all {connections} connections to PostgreSQL are in use")]
+    /// Nothing was sent, because the server does not answer what was sent before.
+    #[error("PostgreSQL is busy: {what}")]
     Busy {
-        /// The limit.
-        connections: usize,
+        /// What was waited for.
+        what: String,
     },
 }
 
@@ -178,6 +187,7 @@ impl PostgresError {
             Self::Connect { .. }
             | Self::Lost { .. }
             | Self::Unconfirmed { .. }
+            | Self::Objects { .. }
             | Self::Busy { .. } => true,
             Self::Refused { code, .. } => {
                 TRANSIENT_STATES.contains(&code.as_str())
@@ -186,6 +196,12 @@ impl PostgresError {
                         .any(|class| code.starts_with(class))
             }
             _ => false,
+        }
+    }
+
+    pub(crate) fn of_objects(error: &ObjectError) -> Self {
+        Self::Objects {
+            what: with_causes_of(error).to_string(),
         }
     }
 

@@ -2,7 +2,7 @@
 //! survive the loss of a server.
 //!
 //! This crate has the tables ([`create_schema`]), sessions and their settings, the statement of an
-//! append, and the rule for lost answers ([`PostgresLog`]). `docs/CLUSTER.md` says what it
+//! append, the rule for lost answers ([`PostgresLog`]), and segments in object storage. `docs/CLUSTER.md` says what it
 //! guarantees and which settings it needs.
 //!
 //! It also has the table of a cluster's nodes, the claims of shards, the keys of a cluster, and
@@ -10,14 +10,19 @@
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
+mod append;
 mod erase;
 mod error;
 mod keys;
 mod log;
 mod moving;
 mod nodes;
+mod object;
+mod owned;
 mod rows;
 mod schema;
+mod seal;
+mod segments;
 mod session;
 mod settings;
 mod shard;
@@ -29,3 +34,4 @@ pub use log::{PostgresLog, PostgresLogOptions};
 pub use moving::ShardEnd;
 pub use nodes::{ClusterView, LiveNode};
 pub use schema::{SCHEMA_VERSION, SHARDS_DEFAULT, SHARDS_MAX, create_role, create_schema, grants};
+pub use seal::{LogTiers, set_objects};

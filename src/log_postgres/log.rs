@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::{
     runtime::Handle,
+    sync::Notify,
     task::{JoinHandle, JoinSet},
     time::{sleep, timeout},
 };
@@ -20,43 +21,27 @@ use tokio_postgres::Row;
 use treering_domain::ShardId;
 use treering_log::{
     AcquiredShard, BlobRef, EncodedFrame, Epoch, ErasableLog, EventLog, FrameBatch, LogError,
-    LogIdentity, LogStats, Record,
+    LogIdentity, LogStats,
 };
 use uuid::Uuid;
 
 use crate::{
-    erase::OwnedShard,
+    append::{AppendQueue, ShardAppend},
     error::PostgresError,
-    rows::{Columns, read_frames},
-    schema,
-    session::{Lease, QueryFailure, SessionPool, SqlParam},
+    object::{BODY_DAMAGED, checked_body},
+    owned::OwnedShard,
+    rows::read_frames,
+    schema, seal,
+    segments::SegmentStore,
+    session::{Lease, SessionPool, SqlParam},
     settings::{self, Copies, durable},
-    shard::Shard,
+    shard::{HotBytes, Shard},
     target::ServerTarget,
 };
 
 /// How long a read at the end of the log waits for a barrier. After that, the read ignores what is
 /// not confirmed.
 const READ_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// `$1` to `$13`: see [`Inner::append`]. This is one statement, so it does everything or nothing.
-const APPEND: &str = concat!(
-    "with advanced as (
-        update treering_shard set head = $5
-        where shard = $2 and epoch = $3 and head = $4 and ",
-    durable!(),
-    " returning 1
-    ), frames as (
-        insert into treering_frame (shard, first_offset, count, frame_id, bytes)
-        select $2, f.first_offset, f.count, $6, f.bytes from advanced,
-            unnest($7::bigint[], $8::integer[], $9::bytea[]) as f (first_offset, count, bytes)
-    ), blobs as (
-        insert into treering_blob (shard, home_offset, namespace, hash, bytes)
-        select $2, b.home_offset, b.namespace, b.hash, b.bytes from advanced,
-            unnest($10::bigint[], $11::text[], $12::bytea[], $13::bytea[])
-                as b (home_offset, namespace, hash, bytes)
-    ) select 1 from advanced"
-);
 
 /// Waits while an append holds the lock of the row. The commit of this statement is the barrier:
 /// when it returns, all earlier commits are on the standby.
@@ -79,8 +64,10 @@ const NEXT_FRAME: &str = "select min(first_offset) from treering_frame \
      where shard = $1 and first_offset > $2 and first_offset <= $3";
 const BLOB: &str = "select bytes from treering_blob where shard = $1 and home_offset = $2";
 const SIZE: &str = "select pg_total_relation_size('treering_frame') \
-     + pg_total_relation_size('treering_blob'), \
-     exists (select from treering_frame where shard = $1)";
+     + pg_total_relation_size('treering_blob') \
+     + coalesce((select sum(bytes) from treering_segment), 0)::bigint, \
+     exists (select from treering_frame where shard = $1)::integer \
+     + (select count(*) from treering_segment where shard = $1 and is_live)";
 
 /// Maximum number of connections for heartbeats and for reading who owns what.
 const CONTROL_CONNECTIONS: usize = 2;
@@ -127,10 +114,11 @@ pub struct PostgresLog {
     /// Callers may be on threads without a runtime.
     runtime: Handle,
     checks: JoinHandle<()>,
+    sealer: JoinHandle<()>,
 }
 
 pub(crate) struct Inner {
-    identity: LogIdentity,
+    pub(crate) identity: LogIdentity,
     /// How many shards the log has.
     pub(crate) shards_total: u32,
     pub(crate) options: PostgresLogOptions,
@@ -143,6 +131,11 @@ pub(crate) struct Inner {
     /// The unsafe setting that the last check found. While it is set, appends are refused.
     unsafe_setting: Mutex<Option<PostgresError>>,
     closed: AtomicBool,
+    /// Where sealed segments are.
+    pub(crate) segments: Mutex<Option<Arc<SegmentStore>>>,
+    /// Wakes the task that seals.
+    pub(crate) sealing: Notify,
+    pub(crate) appends: AppendQueue,
 }
 
 impl PostgresLog {
@@ -178,12 +171,17 @@ impl PostgresLog {
             shards: Mutex::default(),
             unsafe_setting: Mutex::default(),
             closed: false.into(),
+            segments: Mutex::default(),
+            sealing: Notify::new(),
+            appends: AppendQueue::default(),
         });
         let checks = tokio::spawn(check_settings(Arc::downgrade(&inner)));
+        let sealer = tokio::spawn(seal::run(Arc::clone(&inner), Handle::current()));
         Ok(Self {
             inner,
             runtime: Handle::current(),
             checks,
+            sealer,
         })
     }
 
@@ -209,6 +207,7 @@ impl PostgresLog {
 impl Drop for PostgresLog {
     fn drop(&mut self) {
         self.checks.abort();
+        self.sealer.abort();
     }
 }
 
@@ -249,7 +248,20 @@ impl Inner {
         Ok(Arc::clone(shards.entry(shard).or_default()))
     }
 
-    fn unsafe_setting(&self) -> MutexGuard<'_, Option<PostgresError>> {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Returns the shards that were used.
+    pub(crate) fn known_shards(&self) -> Vec<(ShardId, Arc<Shard>)> {
+        let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = shards
+            .iter()
+            .map(|(shard, state)| (*shard, Arc::clone(state)));
+        known.collect()
+    }
+
+    pub(crate) fn unsafe_setting(&self) -> MutexGuard<'_, Option<PostgresError>> {
         self.unsafe_setting
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -343,6 +355,8 @@ impl Inner {
         *state.in_doubt() = None;
         state.acquired(epoch);
         state.confirm(head);
+        *state.hot() = HotBytes::Unknown;
+        self.sealing.notify_one();
         Ok(AcquiredShard { epoch, head })
     }
 
@@ -357,89 +371,6 @@ impl Inner {
             let epoch = Epoch(row.get::<_, i64>(1).cast_unsigned());
             (epoch, row.get::<_, i64>(0).cast_unsigned())
         }))
-    }
-
-    async fn append(
-        &self,
-        shard: ShardId,
-        epoch: Epoch,
-        head: u64,
-        batch: FrameBatch,
-    ) -> Result<u64, LogError> {
-        const DOING: &str = "appending";
-        let state = self.shard(shard)?;
-        let failed = |error: PostgresError| error.while_doing(DOING);
-        batch.check(head)?;
-        if let Some(error) = &*self.unsafe_setting() {
-            return Err(failed(error.clone()));
-        }
-        let mut lease = self.lease().await.map_err(failed)?;
-        let new_head = batch.new_head(head);
-        let columns = Columns::of(&batch);
-        let appended = lease
-            .session
-            .query(
-                APPEND,
-                &[
-                    &self.options.accept_single_copy,
-                    &i64::from(shard.0),
-                    &epoch.0.cast_signed(),
-                    &head.cast_signed(),
-                    &new_head.cast_signed(),
-                    &Uuid::new_v4(),
-                    &columns.first_offsets,
-                    &columns.counts,
-                    &columns.frames,
-                    &columns.home_offsets,
-                    &columns.namespaces,
-                    &columns.hashes,
-                    &columns.bodies,
-                ],
-            )
-            .await;
-        match appended {
-            Ok(rows) if rows.is_empty() => Err(self.explain(lease, shard, epoch, head).await),
-            Ok(_) => {
-                lease.give_back();
-                state.confirm(new_head);
-                Ok(new_head)
-            }
-            Err(QueryFailure::Refused(error)) => {
-                lease.give_back();
-                Err(failed(error))
-            }
-            Err(QueryFailure::Unknown(what)) => {
-                lease.give_back();
-                *state.in_doubt() = Some(epoch);
-                Err(LogError::UnknownOutcome { head, what })
-            }
-        }
-    }
-
-    /// Returns why an append changed no row.
-    async fn explain(&self, mut lease: Lease, shard: ShardId, epoch: Epoch, head: u64) -> LogError {
-        let failed = |error: PostgresError| error.while_doing("appending");
-        let (current, actual) = match self.current(&mut lease, shard).await {
-            Ok(found) => found,
-            Err(error) => return failed(error),
-        };
-        if let Err(error) = epoch.check(shard, current) {
-            lease.give_back();
-            return error;
-        }
-        if actual != head {
-            lease.give_back();
-            return LogError::HeadMismatch {
-                expected: head,
-                actual,
-            };
-        }
-        match self.check(&mut lease).await {
-            Err(error) => failed(error),
-            Ok(()) => failed(PostgresError::Unconfirmed {
-                what: "a setting changed during an append; append again".to_owned(),
-            }),
-        }
     }
 
     /// Reads the shard's head, and confirms it by a barrier if it has advanced. Gives up after
@@ -499,6 +430,27 @@ impl Inner {
         if from > upto {
             return Ok(Vec::new());
         }
+        if !self.shard(shard)?.is_sealed(from) {
+            match self.hot_frames(shard, from, upto, bytes_max).await {
+                Err(LogError::Damaged { .. }) => {}
+                read => return read,
+            }
+        }
+        match self.sealed_blocks(shard, from, bytes_max).await? {
+            Some(blocks) => Ok(blocks),
+            // It reports damage, or finds what a fail-over has unsealed.
+            None => self.hot_frames(shard, from, upto, bytes_max).await,
+        }
+    }
+
+    /// Reads frames that are in the database.
+    pub(crate) async fn hot_frames(
+        &self,
+        shard: ShardId,
+        from: u64,
+        upto: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<EncodedFrame>, LogError> {
         let failed = |error: PostgresError| error.while_doing("reading frames");
         let mut lease = self.lease().await.map_err(failed)?;
         let read = read_frames(&mut lease.session, shard, from, upto, bytes_max).await;
@@ -516,7 +468,13 @@ impl Inner {
         let params: [SqlParam<'_>; 3] = [&i64::from(shard.0), &bounds.0, &bounds.1];
         let found = self.ask("looking for a frame", NEXT_FRAME, &params).await?;
         let first = found.first().and_then(|row| row.get::<_, Option<i64>>(0));
-        Ok(first.map(i64::cast_unsigned))
+        // Frames that are sealed between the two looks are found by the second.
+        let sealed = self.next_block(shard, after).await?;
+        Ok(first
+            .map(i64::cast_unsigned)
+            .into_iter()
+            .chain(sealed)
+            .min())
     }
 
     async fn blob(self: Arc<Self>, shard: ShardId, blob: BlobRef) -> Result<Bytes, LogError> {
@@ -524,14 +482,25 @@ impl Inner {
         if home > self.readable(shard, home).await? {
             return Err(LogError::NotFound { offset: home });
         }
+        // A fail-over may have undone a sealing that was not confirmed, so both are tried.
+        let is_sealed = self.shard(shard)?.is_sealed(home);
+        for in_segment in [is_sealed, !is_sealed] {
+            let found = match in_segment {
+                true => self.sealed_body(shard, &blob).await?,
+                false => self.hot_body(shard, home).await?,
+            };
+            if let Some(body) = found {
+                return checked_body(body, &blob);
+            }
+        }
+        Err(LogError::damaged(home, BODY_DAMAGED))
+    }
+
+    /// Returns a large body that is in the database.
+    async fn hot_body(&self, shard: ShardId, home: u64) -> Result<Option<Bytes>, LogError> {
         let params: [SqlParam<'_>; 2] = [&i64::from(shard.0), &home.cast_signed()];
         let found = self.ask("reading a large body", BLOB, &params).await?;
-        let bytes = found.first().map(|row| row.get::<_, &[u8]>(0));
-        bytes
-            .filter(|bytes| bytes.len() as u64 == blob.bytes_len)
-            .filter(|bytes| Record::hash_body(bytes) == blob.hash)
-            .map(Bytes::copy_from_slice)
-            .ok_or_else(|| LogError::damaged(home, "large body does not match its hash"))
+        Ok(found.first().map(|row| Bytes::copy_from_slice(row.get(0))))
     }
 
     async fn tail(self: Arc<Self>, shard: ShardId, after: u64) -> Result<u64, LogError> {
@@ -566,7 +535,7 @@ impl Inner {
             .first()
             .map_or_else(LogStats::default, |row| LogStats {
                 bytes: row.get::<_, i64>(0).cast_unsigned(),
-                segments: u64::from(row.get::<_, bool>(1)),
+                segments: row.get::<_, i64>(1).cast_unsigned(),
             }))
     }
 
@@ -578,6 +547,7 @@ impl Inner {
         }
         self.pool.close();
         self.control.close();
+        self.sealing.notify_one();
     }
 }
 
@@ -601,7 +571,13 @@ impl EventLog for PostgresLog {
     ) -> Result<u64, LogError> {
         let inner = Arc::clone(&self.inner);
         // The append continues when the caller stops waiting, so that a lost answer is noticed.
-        let append = async move { inner.append(shard, epoch, head, batch).await };
+        let append = ShardAppend {
+            shard,
+            epoch,
+            head,
+            batch,
+        };
+        let append = async move { inner.append(append).await };
         match self.runtime.spawn(append).await {
             Ok(done) => done,
             Err(error) => Err(LogError::UnknownOutcome {
@@ -636,7 +612,7 @@ impl EventLog for PostgresLog {
         self.run(inner.tail(shard, after_offset)).await
     }
 
-    /// Returns the size of the tables, which all shards share.
+    /// Returns the size of tables and objects, which all shards share.
     async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError> {
         let inner = Arc::clone(&self.inner);
         self.run(inner.stats(shard)).await

@@ -3,9 +3,13 @@
 use bytes::Bytes;
 use tokio_postgres::{Row, types::ToSql};
 use treering_domain::ShardId;
-use treering_log::{EncodedFrame, FrameBatch, LogError, frame};
+use treering_log::{EncodedFrame, LogError, frame};
+use uuid::Uuid;
 
-use crate::session::{PostgresSession, QueryFailure};
+use crate::{
+    append::ShardAppend,
+    session::{PostgresSession, QueryFailure},
+};
 
 /// Maximum number of rows in one read.
 const ROWS_MAX: i64 = 1_024;
@@ -27,11 +31,15 @@ const READ: &str = "\
     ) as summed
     where before is null or before < $4 order by first_offset";
 
-/// The frames and bodies of a batch, as columns.
+/// The rows of appends, as columns.
+#[derive(Default)]
 pub(crate) struct Columns<'a> {
+    pub(crate) frame_shards: Vec<i64>,
     pub(crate) first_offsets: Vec<i64>,
     pub(crate) counts: Vec<i32>,
+    pub(crate) frame_ids: Vec<Uuid>,
     pub(crate) frames: Vec<&'a [u8]>,
+    pub(crate) body_shards: Vec<i64>,
     pub(crate) home_offsets: Vec<i64>,
     pub(crate) namespaces: Vec<&'a str>,
     pub(crate) hashes: Vec<&'a [u8]>,
@@ -39,20 +47,26 @@ pub(crate) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    pub(crate) fn of(batch: &'a FrameBatch) -> Self {
-        let (frames, blobs) = (&batch.frames, &batch.blobs);
-        Self {
-            first_offsets: frames
-                .iter()
-                .map(|f| f.first_offset.cast_signed())
-                .collect(),
-            counts: frames.iter().map(|f| f.count.cast_signed()).collect(),
-            frames: frames.iter().map(|f| &*f.bytes).collect(),
-            home_offsets: blobs.iter().map(|b| b.home_offset.cast_signed()).collect(),
-            namespaces: blobs.iter().map(|b| b.namespace.as_str()).collect(),
-            hashes: blobs.iter().map(|b| &b.hash.0[..]).collect(),
-            bodies: blobs.iter().map(|b| &*b.bytes).collect(),
+    pub(crate) fn of(appends: &[&'a ShardAppend]) -> Self {
+        let mut columns = Self::default();
+        for append in appends {
+            let (shard, id) = (append.shard.0.into(), Uuid::new_v4());
+            for frame in &append.batch.frames {
+                columns.frame_shards.push(shard);
+                columns.first_offsets.push(frame.first_offset.cast_signed());
+                columns.counts.push(frame.count.cast_signed());
+                columns.frame_ids.push(id);
+                columns.frames.push(&frame.bytes);
+            }
+            for body in &append.batch.blobs {
+                columns.body_shards.push(shard);
+                columns.home_offsets.push(body.home_offset.cast_signed());
+                columns.namespaces.push(body.namespace.as_str());
+                columns.hashes.push(&body.hash.0);
+                columns.bodies.push(&body.bytes);
+            }
         }
+        columns
     }
 }
 

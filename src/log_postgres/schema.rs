@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::{error::PostgresError, session::PostgresSession, target::ServerTarget};
 
 /// The version of the tables that this program creates, and the newest that it supports.
-pub const SCHEMA_VERSION: i32 = 6;
+pub const SCHEMA_VERSION: i32 = 7;
 /// The usual number of shards of a log.
 pub const SHARDS_DEFAULT: u32 = 64;
 /// Maximum number of shards of a log.
@@ -19,8 +19,7 @@ const FORMAT_VERSION: i32 = frame::FORMAT_VERSION as i32;
 const LOCK: i64 = 0x7472_6565_7269_6e67;
 
 // Frames are compressed already. The row of a shard changes with each append: free space in its
-// page lets PostgreSQL write the new version there. `lease_until` and `sealed_upto` have no meaning
-// yet.
+// page lets PostgreSQL write the new version there.
 const TABLES: &str = "
 create table treering_log (
     singleton boolean primary key default true check (singleton),
@@ -29,15 +28,17 @@ create table treering_log (
     store uuid not null,
     timeline uuid not null,
     shards integer not null check (shards between 1 and 4096),
-    importing text
+    importing text,
+    objects text,
+    hot_bytes bigint not null default 67108864
 );
 create table treering_shard (
     shard bigint primary key,
     head bigint not null,
     epoch bigint not null,
     owner uuid not null,
-    lease_until timestamptz,
     sealed_upto bigint not null default 0,
+    last_segment bigint not null default 0,
     erasing bigint,
     erased bigint not null default 0
 ) with (fillfactor = 10);
@@ -101,6 +102,36 @@ create table treering_keys (
 );
 ";
 
+/// Sealed segments, which version 7 added: objects that replace rows of frames and large bodies. A
+/// row without `is_live` names an object that may exist and is not part of the log: it is being
+/// written, or was replaced.
+const SEGMENTS: &str = "
+create table treering_segment (
+    shard bigint not null,
+    number bigint not null,
+    hash bytea not null,
+    first_offset bigint not null,
+    last_offset bigint not null,
+    index_bytes integer not null,
+    bytes bigint not null,
+    is_live boolean not null,
+    reserved_at timestamptz not null default now(),
+    primary key (shard, number)
+);
+create index treering_segment_live on treering_segment (shard, last_offset) where is_live;
+create index treering_segment_garbage on treering_segment (shard) where not is_live;
+";
+
+/// What version 7 added to other tables. `objects`: the address of the object storage. `hot_bytes`:
+/// how much of each shard stays in the database. `last_segment`: the last number that an object of
+/// the shard had. `sealed_upto`: the last offset of its segments.
+const TIERED: &str = "
+alter table treering_log add column objects text,
+    add column hot_bytes bigint not null default 67108864;
+alter table treering_shard add column last_segment bigint not null default 0,
+    drop column if exists lease_until;
+";
+
 /// Creates the tables and the identity of a new log with this number of shards (1 to
 /// [`SHARDS_MAX`]; `None`: [`SHARDS_DEFAULT`]), unless they exist. Upgrades the tables of an earlier
 /// version. The role of the URL owns the tables; [`grants`] lets another one use them.
@@ -127,7 +158,7 @@ pub async fn create_schema(
     let mut session = PostgresSession::connect(&target, deadline).await?;
     let create = format!(
         "begin; select pg_advisory_xact_lock({LOCK});
-         do $$ begin if to_regclass('treering_log') is null then {TABLES} {NODES} {MOVED} {KEYS}
+         do $$ begin if to_regclass('treering_log') is null then {TABLES} {NODES} {MOVED} {KEYS} {SEGMENTS}
          insert into treering_log (schema_version, format_version, store, timeline, shards)
          values ({SCHEMA_VERSION}, {FORMAT_VERSION}, '{}', '{}', {shards});
          end if;
@@ -157,6 +188,11 @@ pub async fn create_schema(
          if (select schema_version from treering_log) = 5 then
          {KEYS}
          update treering_log set schema_version = 6;
+         end if;
+         if (select schema_version from treering_log) = 6 then
+         {SEGMENTS}
+         {TIERED}
+         update treering_log set schema_version = 7;
          end if; end $$; commit",
         Uuid::new_v4(),
         Uuid::new_v4()
@@ -181,12 +217,15 @@ pub async fn create_role(url: &str, role: &str) -> Result<(), PostgresError> {
     let target = ServerTarget::parse(url, deadline)?;
     let mut session = PostgresSession::connect(&target, deadline).await?;
     let quoted = role.replace('\'', "''");
+    let seals = "select objects is not null from treering_log";
+    let seals = session.query(seals, &[]).await?;
+    let seals = seals.first().is_some_and(|row| row.get(0));
     let create = format!(
         "do $do$ begin
          if not exists (select from pg_roles where rolname = '{quoted}') then
          execute format('create role %I login', '{quoted}');
          end if; end $do$; {}",
-        grants(role)
+        grants(role, seals)
     );
     Ok(session.batch(&create).await?)
 }
@@ -199,20 +238,30 @@ pub(crate) struct LogRow {
 }
 
 /// Returns the SQL statements that let a role append, read, erase and change keys, and nothing else.
-/// To erase, it can replace the content of frames and delete large bodies. It cannot delete frames.
+/// To erase, it can replace the content of frames and delete large bodies. Only if it also moves
+/// frames to object storage (`seals`), it can delete frames.
 ///
 /// From PostgreSQL 17 on, the role may also run `VACUUM` on these tables. Before, only their owner
 /// can.
 #[must_use]
-pub fn grants(role: &str) -> String {
+pub fn grants(role: &str, seals: bool) -> String {
     let name = role.replace('\'', "''");
     let role = format!("\"{}\"", role.replace('"', "\"\""));
+    let sealing = if seals {
+        format!(
+            "grant delete on treering_frame to {role};
+grant insert, update (is_live), delete on treering_segment to {role};
+"
+        )
+    } else {
+        String::new()
+    };
     format!(
-        "grant select on treering_log, treering_moved to {role};
+        "grant select on treering_log, treering_moved, treering_segment to {role};
 grant select, insert, update on treering_shard, treering_node, treering_keys to {role};
 grant select, insert, update (bytes) on treering_frame to {role};
 grant select, insert, delete on treering_blob to {role};
-do $maintain$ begin
+{sealing}do $maintain$ begin
 if current_setting('server_version_num')::integer >= 170000 then
 execute format('grant maintain on treering_frame, treering_blob to %I', '{name}');
 end if; end $maintain$;

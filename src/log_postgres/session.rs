@@ -327,7 +327,7 @@ impl SessionPool {
         let permits = Arc::clone(&self.permits).acquire_owned();
         let Ok(Ok(permit)) = timeout(self.deadline, permits).await else {
             return Err(PostgresError::Busy {
-                connections: self.connections_max,
+                what: format!("all {} connections are in use", self.connections_max),
             });
         };
         let idle = std::iter::from_fn(|| self.idle().pop()).find(PostgresSession::is_usable);

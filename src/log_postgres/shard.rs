@@ -28,6 +28,23 @@ pub(crate) struct Shard {
     epoch: AtomicU64,
     /// Held while a barrier runs: one at a time is enough, and each may wait long for the standby.
     pub(crate) barrier: Arc<tokio::sync::Mutex<()>>,
+    /// An offset up to which everything is in segments. More may be.
+    sealed_upto: AtomicU64,
+    hot: Mutex<HotBytes>,
+    /// Held while rows of the shard are sealed or erased.
+    pub(crate) moving: tokio::sync::Mutex<()>,
+}
+
+/// How many bytes of a shard are in the database, not in segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum HotBytes {
+    /// This process does not own the shard.
+    #[default]
+    NotOwned,
+    /// They were not measured since this process acquired the shard.
+    Unknown,
+    /// About so many.
+    Known(u64),
 }
 
 impl Default for Shard {
@@ -37,6 +54,9 @@ impl Default for Shard {
             in_doubt: Mutex::default(),
             epoch: AtomicU64::new(0),
             barrier: Arc::default(),
+            sealed_upto: AtomicU64::new(0),
+            hot: Mutex::default(),
+            moving: tokio::sync::Mutex::default(),
         }
     }
 }
@@ -77,6 +97,29 @@ impl Shard {
 
     pub(crate) fn epoch(&self) -> Epoch {
         Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn sealed(&self, upto: u64) {
+        self.sealed_upto.fetch_max(upto, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_sealed(&self, offset: u64) -> bool {
+        offset <= self.sealed_upto.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn hot(&self) -> MutexGuard<'_, HotBytes> {
+        self.hot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts appended bytes, and returns the sum if it is known.
+    pub(crate) fn add_hot(&self, bytes: u64) -> Option<u64> {
+        match &mut *self.hot() {
+            HotBytes::Known(known) => {
+                *known += bytes;
+                Some(*known)
+            }
+            HotBytes::NotOwned | HotBytes::Unknown => None,
+        }
     }
 
     pub(crate) fn in_doubt(&self) -> MutexGuard<'_, Option<Epoch>> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use tokio::net::TcpListener;
 
-use crate::{error::ClientError, observe::Observer, web::WebOptions};
+use crate::{error::ClientError, observe::Observer, serve::size, web::WebOptions};
 use treering_access::KeyStore;
 use treering_engine::OpenOptions;
 use treering_server::{ServeOptions, tls::TlsFiles};
@@ -85,6 +85,7 @@ pub(crate) type KeyCheck = Box<dyn Fn(&KeyStore) -> Result<(), ClientError> + Se
 Examples:
   treering cluster init postgres://owner@db/treering --role treering_node
   treering serve --cluster postgres://treering_node@db/treering --node a --advertise 10.0.0.1:7171 --data ./a
+  treering cluster init postgres://owner@db/treering --objects s3://bucket/treering --hot 256MiB
   treering cluster status postgres://treering_node@db/treering
   treering cluster drain a postgres://treering_node@db/treering
   treering cluster import --data ./store --cluster postgres://owner@db/treering
@@ -106,13 +107,21 @@ enum ClusterCommand {
         /// have
         #[arg(long, value_name = "COUNT")]
         shards: Option<u32>,
-        /// Let this role append, read and erase, and nothing else. It is created without a password
-        /// if it does not exist
+        /// Let this role append, read, erase and seal, and nothing else. It is created without a
+        /// password if it does not exist
         #[arg(long, value_name = "NAME")]
         role: Option<String>,
+        /// Move older events to this folder, which all nodes must share, or to this bucket:
+        /// `s3://BUCKET/PATH`, `gs://BUCKET/PATH` or `az://CONTAINER/PATH`. Nodes take its keys from
+        /// the usual environment variables. Nothing moves back
+        #[arg(long, value_name = "FOLDER|BUCKET")]
+        objects: Option<String>,
+        /// How much of each shard stays in the database; 64MiB at first
+        #[arg(long, value_name = "SIZE", requires = "objects", value_parser = size)]
+        hot: Option<u64>,
     },
     /// Show the live nodes, how many shards each owns and follows, and how many events it is behind in
-    /// those that it follows
+    /// those that it follows; and how much is in object storage
     Status {
         #[command(flatten)]
         database: DatabaseArg,

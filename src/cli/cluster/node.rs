@@ -26,9 +26,11 @@ use crate::{
 use treering_cluster::{ClusterNode, ClusterView, LiveNode, NodeOptions, StartError, StartingNode};
 use treering_domain::{ShardId, with_causes};
 use treering_log_postgres::{
-    PostgresError, PostgresLog, PostgresLogOptions, create_role, create_schema,
+    LogTiers, PostgresError, PostgresLog, PostgresLogOptions, create_role, create_schema,
+    set_objects,
 };
 use treering_mcp::MCP_PATH;
+use treering_present::text::{bytes_human, things};
 use treering_server::{NodeShards, ServeError, serve_shards, tls::TlsFiles};
 
 /// SQLSTATE of a statement that the role may not run.
@@ -258,27 +260,49 @@ pub(crate) async fn run(
             database,
             shards,
             role,
+            objects,
+            hot,
         } => {
             let shards = create_schema(&database.url, *shards).await;
             let shards = shards.map_err(of_database)?;
+            let objects = match objects {
+                Some(address) => {
+                    let set = set_objects(&database.url, address, *hot).await;
+                    Some(set.map_err(of_database)?)
+                }
+                None => None,
+            };
             if let Some(role) = role {
                 create_role(&database.url, role)
                     .await
                     .map_err(of_database)?;
             }
             if out.json {
-                return Ok(out.line(json!({"shards": shards, "role": role}))?);
+                let (objects, hot_bytes) = objects.unzip();
+                return Ok(out.line(json!({
+                    "shards": shards,
+                    "role": role,
+                    "objects": objects,
+                    "hot_bytes": hot_bytes,
+                }))?);
             }
             out.line(format!("The log has its tables, with {shards} shards."))?;
             if let Some(role) = role {
                 out.line(format!("Nodes connect as {role}."))?;
+            }
+            if let Some((address, hot_bytes)) = objects {
+                let hot = bytes_human(hot_bytes);
+                out.line(format!(
+                    "Older events move to {address}; {hot} of each shard stay in the database."
+                ))?;
             }
             Ok(())
         }
         ClusterCommand::Status { database } => {
             let log = to_look(&database.url).await?;
             let view = log.view().await.map_err(of_database)?;
-            show(&view, log.shards(), out)
+            let tiers = log.tiers().await.map_err(of_database)?;
+            show(&view, &tiers, log.shards(), out)
         }
         ClusterCommand::Drain { node, database } => drain(node, &database.url, out).await,
         ClusterCommand::Verify { database } => moving::verify(&database.url, out).await,
@@ -339,7 +363,12 @@ fn owned_by(view: &ClusterView, process: Uuid) -> BTreeSet<ShardId> {
     owned.map(|(shard, _)| *shard).collect()
 }
 
-fn show(view: &ClusterView, shards: u32, out: &mut Out) -> Result<(), ClientError> {
+fn show(
+    view: &ClusterView,
+    tiers: &LogTiers,
+    shards: u32,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     let owned_by = |process| owned_by(view, process).len();
     let heads: BTreeMap<ShardId, u64> = view.heads.iter().copied().collect();
     // A node that follows a shard says so with its heartbeats, so the lag is some seconds old.
@@ -364,7 +393,15 @@ fn show(view: &ClusterView, shards: u32, out: &mut Out) -> Result<(), ClientErro
             })
         });
         let nodes: Vec<_> = nodes.collect();
-        return Ok(out.line(json!({"nodes": nodes, "shards": shards, "unowned": unowned}))?);
+        return Ok(out.line(json!({
+            "nodes": nodes,
+            "shards": shards,
+            "unowned": unowned,
+            "database_bytes": tiers.database_bytes,
+            "objects": tiers.objects,
+            "segments": tiers.segments,
+            "segment_bytes": tiers.segment_bytes,
+        }))?);
     }
     for node in &view.nodes {
         let draining = if node.draining { ", draining" } else { "" };
@@ -385,5 +422,13 @@ fn show(view: &ClusterView, shards: u32, out: &mut Out) -> Result<(), ClientErro
             "{unowned} of {shards} shards have no live owner: calls to them wait"
         ))?;
     }
-    Ok(())
+    let database = bytes_human(tiers.database_bytes);
+    Ok(out.line(match &tiers.objects {
+        Some(address) => format!(
+            "{database} in the database, {} in {} at {address}",
+            bytes_human(tiers.segment_bytes),
+            things(tiers.segments, "segment", "segments"),
+        ),
+        None => format!("{database} in the database"),
+    })?)
 }

@@ -76,7 +76,7 @@ async fn appends_without_a_database_can_be_retried() {
     );
     let text = refused.to_string();
     assert!(
-        text.contains("Check that its primary") && text.contains("retry in"),
+        text.contains("Check that its PostgreSQL primary") && text.contains("retry in"),
         "{text}"
     );
     server.start().await;

@@ -1,5 +1,5 @@
-//! A cluster in this process: a log and a table of owners in memory, and nodes that serve gRPC on
-//! loopback ports.
+//! A cluster in this process: a table of owners in memory, a log in memory or elsewhere, and nodes that
+//! serve gRPC on loopback ports.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -32,7 +32,7 @@ use uuid::Uuid;
 
 /// The log and the table that all nodes of a cluster share.
 pub struct MemoryCluster {
-    log: Arc<MemoryLog>,
+    log: Arc<dyn EventLog>,
     shards: u32,
     table: Mutex<Table>,
 }
@@ -68,8 +68,12 @@ impl Table {
 
 impl MemoryCluster {
     pub fn new(shards: u32) -> Arc<Self> {
+        Self::over(Arc::new(MemoryLog::default()), shards)
+    }
+
+    pub fn over(log: Arc<dyn EventLog>, shards: u32) -> Arc<Self> {
         Arc::new(Self {
-            log: Arc::default(),
+            log,
             shards,
             table: Mutex::default(),
         })
@@ -305,7 +309,7 @@ impl JoinedNode {
             ..NodeOptions::new(self.name, address.to_string(), &dir)
         };
         options.engine.data_dir = dir;
-        let log = Arc::clone(&self.owners.cluster.log) as _;
+        let log = Arc::clone(&self.owners.cluster.log);
         let node = ClusterNode::start_over(log, Arc::clone(&self.owners) as _, options);
         let node = node.await.unwrap();
         let (stop, stopped) = oneshot::channel();

@@ -56,7 +56,7 @@ impl Dictionary {
     /// Trains a dictionary on bodies. Returns `None` when there is too little data, or when the
     /// bodies have nothing in common.
     #[must_use]
-    pub(crate) fn train(samples: &Samples) -> Option<Self> {
+    pub fn train(samples: &Samples) -> Option<Self> {
         let bytes = samples.bytes.len() / SAMPLES_FOR_EACH_BYTE;
         if bytes < BYTES_MIN {
             return None;

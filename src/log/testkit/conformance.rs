@@ -37,7 +37,7 @@ pub async fn run_all<L: EventLog>(make: impl Fn() -> L) {
 ///
 /// # Panics
 /// As [`run_all`].
-pub(crate) async fn run_whatever_the_frames<L: EventLog>(make: impl Fn() -> L) {
+pub async fn run_whatever_the_frames<L: EventLog>(make: impl Fn() -> L) {
     a_log_knows_itself(&make());
     an_empty_log_has_no_head(&make()).await;
     what_is_appended_is_read_back(make()).await;

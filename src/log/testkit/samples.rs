@@ -121,7 +121,7 @@ pub fn records(count: usize, body_bytes: usize) -> Vec<Record> {
 ///
 /// # Panics
 /// As [`records`].
-pub(crate) fn noisy_record(body_bytes: usize) -> Record {
+pub fn noisy_record(body_bytes: usize) -> Record {
     inline(1, noise(body_bytes))
 }
 

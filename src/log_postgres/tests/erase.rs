@@ -48,7 +48,7 @@ async fn role_without_the_right_to_erase_begins_nothing() {
         "{refused}"
     );
     assert_eq!(port.progress().await.unwrap(), ErasureProgress::default());
-    server.sql_in(&database, &grants("node")).await;
+    server.sql_in(&database, &grants("node", false)).await;
     Arc::clone(&port).mark_begun().await.unwrap();
     let removed = Arc::clone(&port).remove(erasure_of(2), Box::new(|_, _| {}));
     let removed = removed.await.unwrap();

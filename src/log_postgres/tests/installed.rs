@@ -285,7 +285,7 @@ impl Server {
         ]);
     }
 
-    async fn client(
+    pub async fn client(
         &self,
         database: &str,
     ) -> Result<tokio_postgres::Client, tokio_postgres::Error> {

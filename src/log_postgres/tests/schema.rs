@@ -74,7 +74,7 @@ async fn granted_role_can_append_read_and_erase_and_no_more() {
     server
         .sql_in(&database, "create role \"a node\" login")
         .await;
-    server.sql_in(&database, &grants("a node")).await;
+    server.sql_in(&database, &grants("a node", false)).await;
     let url = server.url_of("a%20node", &database);
     let log = open(&url, single_copy()).await;
     let follower = open(&url, single_copy()).await;
@@ -105,6 +105,7 @@ async fn granted_role_can_append_read_and_erase_and_no_more() {
         "drop table treering_blob",
         "delete from treering_node",
         "delete from treering_keys",
+        "insert into treering_segment values (0, 1, '', 1, 1, 1, 1, true)",
         "create table other (id integer)",
     ] {
         let error = client.batch_execute(refused).await.unwrap_err();
@@ -116,6 +117,11 @@ async fn granted_role_can_append_read_and_erase_and_no_more() {
 // event, and only by the program that is asked to.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_of_earlier_versions_are_upgraded_in_place() {
+    const BACK_TO_6: &str = "drop table treering_segment; \
+                             alter table treering_log drop column objects, drop column hot_bytes; \
+                             alter table treering_shard drop column last_segment, \
+                                 add column lease_until timestamptz; \
+                             update treering_log set schema_version = 6";
     const BACK_TO_5: &str = "drop table treering_keys; \
                              update treering_log set schema_version = 5";
     const BACK_TO_4: &str = "alter table treering_node drop column followed; \
@@ -129,16 +135,19 @@ async fn tables_of_earlier_versions_are_upgraded_in_place() {
     const BACK_TO_1: &str = "drop table treering_node; \
                              alter table treering_log drop column shards; \
                              update treering_log set schema_version = 1";
-    const BACK: [&str; 5] = [BACK_TO_5, BACK_TO_4, BACK_TO_3, BACK_TO_2, BACK_TO_1];
+    const BACK: [&str; 6] = [
+        BACK_TO_6, BACK_TO_5, BACK_TO_4, BACK_TO_3, BACK_TO_2, BACK_TO_1,
+    ];
     let Some(server) = Server::single(&[]).await else {
         return;
     };
     for (version, back, shards) in [
-        (5, &BACK[..1], 64),
-        (4, &BACK[..2], 64),
-        (3, &BACK[..3], 64),
-        (2, &BACK[..4], 64),
-        (1, &BACK[..5], 16),
+        (6, &BACK[..1], 64),
+        (5, &BACK[..2], 64),
+        (4, &BACK[..3], 64),
+        (3, &BACK[..4], 64),
+        (2, &BACK[..5], 64),
+        (1, &BACK[..6], 16),
     ] {
         let database = server.new_log().await;
         let url = server.url(&database);
