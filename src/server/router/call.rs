@@ -1,5 +1,7 @@
 //! A call that is being routed: its head, its first message, and whether it can be sent twice.
 
+use std::time::Duration;
+
 use bytes::{Buf, Bytes};
 use http::{
     HeaderValue, Request,
@@ -150,9 +152,7 @@ impl RoutedCall {
         parts.headers.remove(CONTENT_LENGTH);
         if let Some(deadline) = self.head.deadline {
             let left = deadline.saturating_duration_since(Instant::now());
-            parts
-                .headers
-                .insert(TIMEOUT, timeout_header(left.as_millis()));
+            parts.headers.insert(TIMEOUT, timeout_header(left));
         }
         Some(Request::from_parts(parts, body))
     }
@@ -252,12 +252,13 @@ pub(super) fn decoded<M: prost::Message + Default>(mut answer: Bytes) -> Result<
     M::decode(answer).map_err(|_| broken())
 }
 
-/// Returns the value of `grpc-timeout`, which has at most eight digits.
-fn timeout_header(millis: u128) -> HeaderValue {
+/// Returns the value of `grpc-timeout`, which has at most eight digits. It is rounded up: a forwarded
+/// call that ended before the client's deadline would look like the loss of the owner.
+fn timeout_header(left: Duration) -> HeaderValue {
     const DIGITS_8: u128 = 99_999_999;
-    let text = match millis {
-        0..=DIGITS_8 => format!("{millis}m"),
-        _ => format!("{}S", (millis / 1_000).min(DIGITS_8)),
+    let text = match left.as_nanos().div_ceil(1_000_000) {
+        millis @ 0..=DIGITS_8 => format!("{millis}m"),
+        millis => format!("{}S", millis.div_ceil(1_000).min(DIGITS_8)),
     };
     HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("99999999S"))
 }
@@ -274,3 +275,20 @@ pub(super) const NOWHERE: MethodRoute = MethodRoute {
     client_streams: false,
     server_streams: false,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A client waited for a decision for 200 ms, through a node that does not own the shard. The
+    // forwarded call ended less than a millisecond early, and the client got an error about a lost
+    // owner instead of DEADLINE_EXCEEDED.
+    #[test]
+    fn forwarded_deadline_is_never_earlier() {
+        let sent = |micros| timeout_header(Duration::from_micros(micros));
+        assert_eq!(sent(199_001), "200m");
+        assert_eq!(sent(200_000), "200m");
+        assert_eq!(sent(99_999_999_001), "100000S");
+        assert_eq!(sent(u64::MAX), "99999999S");
+    }
+}
