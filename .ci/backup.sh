@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.."
 
 binary=$(realpath "${1:-target/debug/treering}")
 work=$(mktemp -d)
-server=
-trap '[ -z "$server" ] || kill "$server"; rm -rf "$work"' EXIT
+s3=
+trap '[ -z "$s3" ] || kill "$s3"; rm -rf "$work"' EXIT
 
 fail() {
   echo "backup: $1" >&2
@@ -46,24 +46,8 @@ drill() { # TARGET NAME [OPTION...]
 drill "$work/folder" folder
 drill "$work/encrypted" encrypted --key-file "$work/key"
 
-python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -q 'moto[server]' boto3
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-"$work/venv/bin/moto_server" -H 127.0.0.1 -p "$port" >"$work/moto.log" 2>&1 &
-server=$!
-export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test AWS_REGION=us-east-1
-export AWS_ENDPOINT=http://127.0.0.1:$port AWS_ALLOW_HTTP=true
-"$work/venv/bin/python" - "$AWS_ENDPOINT" <<'PY'
-import sys, time
-import boto3
-for _ in range(100):
-    try:
-        boto3.client("s3", endpoint_url=sys.argv[1]).create_bucket(Bucket="backups")
-        break
-    except Exception:
-        time.sleep(0.2)
-else:
-    sys.exit("the S3 server does not answer")
-PY
+. .ci/s3_server.sh
+start_s3
+create_bucket backups
 drill s3://backups/treering bucket
 drill s3://backups/encrypted bucket-encrypted --key-file "$work/key"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Three nodes of the built program over a PostgreSQL server that this script starts: any node takes
 # any call, each shard has a follower, a node is killed while conversations are imported, one is
-# restarted, one is drained while events are appended. Every node must then show the same as a store
-# of one machine. That store is then moved into a second cluster, by an import that is killed and
-# continued, and moved back.
+# restarted, one is drained while events are appended, and all events move to object storage. Every
+# node must then show the same as a store of one machine. That store is then moved into a second
+# cluster, by an import that is killed and continued, and moved back.
 #
-# Usage: .ci/cluster.sh BINARY TRAJECTORIES
+# Usage: .ci/cluster.sh BINARY TRAJECTORIES    (TREERING_TEST_ALL=1: with a bucket, not a folder)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,6 @@ binary=$(realpath "$1")
 data=$2/trajectories
 work=$(mktemp -d)
 chmod 711 "$work"
-programs=$(dirname "$(ls /usr/lib/postgresql/*/bin/initdb | tail -1)")
 declare -A node
 
 fail() {
@@ -22,33 +21,26 @@ fail() {
   exit 1
 }
 
-database() { # PROGRAM ARGUMENT...
-  case $(id -u) in
-    0) (cd / && runuser -u postgres -- "$programs/$1" "${@:2}") ;;
-    *) "$programs/$1" "${@:2}" ;;
-  esac
-}
-
 clean_up() {
-  kill "${node[@]}" 2>/dev/null || true
+  kill "${node[@]}" ${s3:+"$s3"} 2>/dev/null || true
   wait
-  database pg_ctl -D "$work/db/data" -m immediate stop >"$work/stop.txt" 2>&1 || true
+  stop_postgres immediate || true
   rm -rf "$work"
 }
 trap clean_up EXIT
 
-free_port() {
-  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
-}
-
-mkdir -m 700 "$work/db"
-[ "$(id -u)" != 0 ] || chown postgres "$work/db"
-port=$(free_port)
-database initdb --data-checksums --auth=trust --username=owner --no-sync -D "$work/db/data" >"$work/initdb.log"
-database pg_ctl -D "$work/db/data" -l "$work/db/log" -w \
-  -o "-p $port -k '' -c listen_addresses=127.0.0.1" start >"$work/pg_ctl.log"
+. .ci/postgres_server.sh
+start_postgres
 database createdb -h 127.0.0.1 -p "$port" -U owner treering
-"$binary" cluster init "postgres://owner@127.0.0.1:$port/treering" --shards 12 --role node
+# Every event moves to object storage as soon as it is durable.
+objects=(--objects "$work/objects" --hot 0)
+if [ -n "${TREERING_TEST_ALL:-}" ]; then
+  . .ci/s3_server.sh
+  start_s3
+  create_bucket objects
+  objects=(--objects s3://objects/treering --hot 0)
+fi
+"$binary" cluster init "postgres://owner@127.0.0.1:$port/treering" --shards 12 --role node "${objects[@]}"
 export TREERING_CLUSTER=postgres://node@127.0.0.1:$port/treering
 
 declare -A address metrics
@@ -229,19 +221,20 @@ shards = {node["node"]: node["shards"] for node in status["nodes"]}
 sys.exit(status["unowned"] or shards["a"] != 0)
 PY
 "$binary" cluster verify
+"$binary" cluster status | grep -q 'in [1-9][0-9,]* segments at' || fail "nothing is in object storage"
 kill "${node[a]}" "${node[c]}"
 wait "${node[a]}" "${node[c]}" || fail "a node ended with an error"
 
 step "a store is moved into a new cluster; the import is killed and continued"
 database createdb -h 127.0.0.1 -p "$port" -U owner second
 owner=postgres://owner@127.0.0.1:$port/second
-"$binary" cluster init "$owner" --shards 12 --role node
+"$binary" cluster init "$owner" --shards 12 --role node "${objects[@]}"
 moved=(cluster import --data "$work/one" --cluster "$owner")
 "$binary" "${moved[@]}" >"$work/import.log" 2>&1 &
 import=$!
 has_events() {
   [ "$(database psql -h 127.0.0.1 -p "$port" -U owner -XAtc \
-    "select exists (select from treering_frame)" second)" = t ]
+    "select exists (select from treering_shard where head > 0)" second)" = t ]
 }
 until has_events; do
   kill -0 "$import" || fail "the import ended early: $(cat "$work/import.log")"
@@ -256,7 +249,7 @@ grep -q "run .treering cluster import. again" "$work/a.log" || fail "the node do
 "$binary" "${moved[@]}"
 
 step "a node that starts without a database waits for it, and shows the moved store"
-database pg_ctl -D "$work/db/data" -m fast stop >"$work/stop.txt"
+stop_postgres fast
 start a
 start c
 sleep 2
@@ -265,8 +258,7 @@ scraped a ready | grep -q '^ 503$' || fail "a node without a database is ready: 
 on a ls >"$work/ls.txt" 2>&1 && fail "a node without a database answers"
 grep -q "has not joined its cluster" "$work/ls.txt" || fail "the error does not help: $(cat "$work/ls.txt")"
 grep -q "this is tried again" "$work/c.log" || fail "the node does not say that it waits"
-database pg_ctl -D "$work/db/data" -l "$work/db/log" -w \
-  -o "-p $port -k '' -c listen_addresses=127.0.0.1" start >"$work/pg_ctl.log"
+run_postgres
 settled 2
 # The table of owners names a node before it has opened the shard.
 for _ in $(seq 150); do

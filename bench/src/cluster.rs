@@ -261,7 +261,7 @@ async fn appends(
         .note("user and system time of all nodes, without PostgreSQL"),
     ];
     if count == 1 {
-        let what = "commits of one node";
+        let what = "frames of one node";
         rows.push(
             Row::new("cluster.commits", what, median(&frames), Unit::PerSecond)
                 .beside("plain inserts", median(&inserts), ratio(&frames, &inserts))

@@ -5,9 +5,10 @@ use std::{
     env,
     net::SocketAddr,
     path::{Path, PathBuf},
+    process::Command,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -33,6 +34,8 @@ use treering::{
     },
     server::{self, ServeError, ServeOptions},
 };
+use treering_log::EventLog;
+use treering_log_postgres::{PostgresLog, PostgresLogOptions, create_schema, set_objects};
 
 use super::memory::{MemoryCluster, ServingNode, StoppingNode};
 
@@ -41,6 +44,9 @@ pub const GRACE: Duration = Duration::from_secs(20);
 
 /// If this variable is set, a [`TestServer`] is a cluster.
 pub const IN_CLUSTER: &str = "TREERING_TEST_IN_CLUSTER";
+/// If this variable is set too, the log of a cluster is in a database of its own on this PostgreSQL
+/// server, and everything moves to object storage at once.
+pub const POSTGRES: &str = "TREERING_TEST_POSTGRES";
 /// The nodes of the cluster.
 const NODES: [&str; 3] = ["one", "two", "three"];
 const SHARDS: u32 = 6;
@@ -97,6 +103,26 @@ impl Service<http::Request<Body>> for AnyNode {
     }
 }
 
+/// Creates a database with a log, whose objects are in the folder of the store.
+async fn log_on(server: &str, dir: &Path) -> Arc<dyn EventLog> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("log{number}");
+    let existing = format!("--maintenance-db={server}/postgres");
+    let created = Command::new("createdb").args([&existing, &name]).status();
+    assert!(created.unwrap().success());
+    let url = format!("{server}/{name}");
+    create_schema(&url, SHARDS).await.unwrap();
+    let objects = dir.join("objects");
+    let address = objects.to_str().unwrap();
+    set_objects(&url, address, Some(0)).await.unwrap();
+    let options = PostgresLogOptions {
+        accept_single_copy: true,
+        ..PostgresLogOptions::default()
+    };
+    Arc::new(PostgresLog::open(&url, options).await.unwrap())
+}
+
 impl TestServer {
     pub async fn start(dir: &Path) -> Self {
         Self::with(dir, Limits::default(), GRACE).await
@@ -149,11 +175,19 @@ impl TestServer {
     }
 
     async fn of_cluster(opening: &OpenOptions, options: &ServeOptions) -> Self {
-        let cluster = {
-            let mut clusters = CLUSTERS.lock().unwrap();
-            let dir = opening.data_dir.clone();
-            let cluster = clusters.entry(dir);
-            Arc::clone(cluster.or_insert_with(|| MemoryCluster::new(SHARDS)))
+        let dir = &opening.data_dir;
+        let known = CLUSTERS.lock().unwrap().get(dir).cloned();
+        let cluster = match known {
+            Some(cluster) => cluster,
+            None => {
+                let cluster = match env::var(POSTGRES) {
+                    Ok(server) => MemoryCluster::over(log_on(&server, dir).await, SHARDS),
+                    Err(_) => MemoryCluster::new(SHARDS),
+                };
+                let mut clusters = CLUSTERS.lock().unwrap();
+                clusters.insert(dir.clone(), Arc::clone(&cluster));
+                cluster
+            }
         };
         let serving = || {
             let keys = options.keys.as_ref();

@@ -1,5 +1,5 @@
-//! Runs the tests of this folder against three nodes of a cluster, over a log in memory. Each call goes
-//! to another node.
+//! Runs the tests of this folder against three nodes of a cluster. Each call goes to another node. The
+//! log is in memory, or in PostgreSQL (`.ci/cluster_suite.sh`).
 
 use std::{
     collections::BTreeSet,
@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::harness::IN_CLUSTER;
+use super::harness::{IN_CLUSTER, POSTGRES};
 
 /// Tests that fail in a cluster, and why.
 const LACKING: [(&str, &[&str]); 8] = [
@@ -80,8 +80,9 @@ fn tests_pass_through_any_node() {
     let broken: Vec<_> = failed.difference(&lacking).collect();
     assert!(broken.is_empty(), "{broken:#?} fail in a cluster: {output}");
     let works: Vec<_> = lacking.difference(&failed).collect();
+    // Over PostgreSQL, what a test reads may come before a second shard has recorded the same.
     assert!(
-        works.is_empty(),
+        works.is_empty() || env::var_os(POSTGRES).is_some(),
         "remove what passes from LACKING: {works:#?}"
     );
 }
