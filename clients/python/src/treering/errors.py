@@ -9,7 +9,7 @@ Catch the errors that you can handle. ``advice`` of each class says what to do:
     ...     conv.user("the second", expected=1)
     ... except treering.RevisionMismatch as refusal:
     ...     print(refusal.actual, refusal.advice)
-    2 Read the branch from the revision in `actual` on, and decide again.
+    2 Read what came since, up to the revision in `actual`, and decide again.
 
 All derive from `TreeringError`. The classes between tell the kind of error: `NotFound`,
 `Conflict` (another writer was first), `Refused` (the state forbids it), `Invalid` (the call is
@@ -386,7 +386,7 @@ class RevisionMismatch(Conflict):
     """The head of the branch is not the expected revision: another writer was first."""
 
     reason = "REVISION_MISMATCH"
-    advice = "Read the branch from the revision in `actual` on, and decide again."
+    advice = "Read what came since, up to the revision in `actual`, and decide again."
 
     @property
     def expected(self) -> int:

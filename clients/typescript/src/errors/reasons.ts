@@ -60,7 +60,7 @@ export class CallNotFound extends NotFound {
 export class RevisionMismatch extends Conflict {
   static override readonly reason = "REVISION_MISMATCH";
   static override readonly advice: string =
-    "Read the branch from the revision in `actual` on, and decide again.";
+    "Read what came since, up to the revision in `actual`, and decide again.";
 
   /** The expected head. */
   get expected(): number {
