@@ -183,3 +183,12 @@ pub(super) fn best_conversations(
     all.truncate(max);
     all
 }
+
+/// Returns the lowest of the `max` best scores; `None` if fewer conversations have one.
+pub(super) fn least_of_best(scores: &HashMap<ConversationId, f32>, max: usize) -> Option<f32> {
+    let mut best: Vec<f32> = scores.values().copied().collect();
+    best.sort_unstable_by(|score, than| than.total_cmp(score));
+    // A conversation without a score counts as 0.
+    let least = best.get(max.checked_sub(1)?).copied();
+    least.filter(|least| *least > 0.0)
+}

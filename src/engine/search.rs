@@ -12,7 +12,7 @@ use std::{
 use super::{
     Engine,
     error::SearchError,
-    grep::{GrepOptions, best_conversations},
+    grep::{GrepOptions, best_conversations, least_of_best},
     hit::{HitReader, MatchFinder},
     meaning::{MeaningVector, SearchBy},
     search_query::{
@@ -25,13 +25,14 @@ use super::{Inner, ReadPath, error::ReadError};
 use treering_domain::{Cause, ConversationId, Namespace, Position};
 use treering_search::{
     DuplicateHandling, Hit, HitDuplicates, IndexError, IndexSearchError, MeaningQuery,
-    NameCompleteness, QueryError, QuerySyntax, RecalledTexts, SearchIndex, SearchMemory,
+    NameCompleteness, QueryError, QuerySyntax, RecalledTexts, Scope, SearchIndex, SearchMemory,
     SearchQuery, SearchResults, SharedStatistics, ShownBranches, Snippeter, VerbatimQuery,
     check_globs, passage_at, searchable_text,
 };
 
-/// Number of hits that determine the order of conversations.
+/// Number of hits that determine the order of conversations, if fewer do not determine it.
 const GROUPED_HITS: usize = 1_000;
+const GROUPED_HITS_FIRST: usize = 100;
 /// How long a search that met a damaged index waits for a new one.
 const INDEX_MADE_WITHIN: Duration = Duration::from_secs(10);
 /// A hit is clearly better than another if the share of the query that it matches is larger by at
@@ -541,21 +542,38 @@ impl Inner {
         names: &mut Names,
         max: usize,
     ) -> Result<Vec<ConversationHits>, SearchError> {
-        let best = SearchQuery {
+        let refused = |error| self.search_failed(index, error);
+        let mut best = SearchQuery {
             offset: 0,
-            limit: GROUPED_HITS,
+            limit: GROUPED_HITS_FIRST,
             told_by_text: false,
             copies: DuplicateHandling::Each,
             ..query.clone()
         };
-        let refused = |error| self.search_failed(index, error);
-        let mut scores: HashMap<ConversationId, f32> = HashMap::new();
-        for hit in index.search(&best).map_err(refused)?.hits {
-            let score = scores.entry(hit.conversation).or_insert(hit.score);
-            *score = score.max(hit.score);
+        let (scores, least) = loop {
+            let hits = index.search(&best).map_err(refused)?.hits;
+            work::check()?;
+            let mut scores: HashMap<ConversationId, f32> = HashMap::new();
+            for hit in &hits {
+                let score = scores.entry(hit.conversation).or_insert(hit.score);
+                *score = score.max(hit.score);
+            }
+            let least = least_of_best(&scores, max);
+            let is_decided = hits.last().map(|last| last.score) < least;
+            if is_decided || hits.len() < best.limit || best.limit == GROUPED_HITS {
+                break (scores, least);
+            }
+            best.limit = GROUPED_HITS;
+        };
+        let mut counted = query.clone();
+        // Others cannot be among the best, however many hits they have.
+        if !matches!(query.scope, Some(Scope::Lineage(_)))
+            && let Some(least) = least
+        {
+            let best = scores.iter().filter(|(_, score)| **score >= least);
+            counted.scope = Some(Scope::Conversations(best.map(|(id, _)| *id).collect()));
         }
-        work::check()?;
-        let counts = index.by_conversation(query).map_err(refused)?;
+        let counts = index.by_conversation(&counted).map_err(refused)?;
         let best = best_conversations(counts, &scores, max);
         self.reads.hits_by_conversation(best, names, query)
     }

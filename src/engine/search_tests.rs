@@ -327,6 +327,39 @@ async fn only_the_top_conversations_are_returned() {
     }
 }
 
+// The best hits may all be of one conversation. The next best conversations must follow it, and not
+// those with the most hits.
+#[tokio::test]
+async fn conversation_with_all_the_best_hits_does_not_hide_the_next_ones() {
+    let ids: Vec<_> = (0..4).map(|_| ConversationId::generate()).collect();
+    let engine = memory().await;
+    let mut last = Position::default();
+    let texts = [
+        "watcher",
+        "a watcher",
+        "the watcher of all of this",
+        "a watcher of this",
+    ];
+    for ((id, text), hits) in ids.iter().zip(texts).zip([200, 1, 300, 1]) {
+        let said = (0..hits).map(|_| said(*id, text.to_owned()));
+        let events = std::iter::once(created(*id)).chain(said).collect();
+        last = append(&engine, events)
+            .await
+            .events
+            .last()
+            .unwrap()
+            .position;
+    }
+    let request = SearchRequest {
+        conversations_max: Some(3),
+        ..asked("watcher", last)
+    };
+    let answer = engine.search(request).await.unwrap();
+    let told = answer.conversations.into_iter();
+    let told: Vec<_> = told.map(|of| (of.conversation, of.hits)).collect();
+    assert_eq!(told, [(ids[0], 200), (ids[1], 1), (ids[3], 1)]);
+}
+
 // A hit in the model's reasoning must be marked, or a rejected idea looks like a statement.
 #[tokio::test]
 async fn hit_in_reasoning_is_marked() {
