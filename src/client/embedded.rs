@@ -227,8 +227,9 @@ impl EmbeddedEngine {
                 // A pipe cannot be reconnected, so it lasts as long as its command.
                 options.idle_max = None;
                 options.connection_age_max = None;
-                // Nothing asks through a pipe.
+                // Only the commands of this process call through a pipe.
                 options.reflection = false;
+                options.takes_spans = false;
             }
         }
         let serving = tokio::spawn(server::serve_on(

@@ -45,11 +45,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=../domain/kind.rs");
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
-    let mut compiler = protox::Compiler::new(["../../proto"])?;
-    compiler.include_imports(true).include_source_info(true);
-    compiler.open_files(PROTOS)?;
+    let compiled = |with_comments| {
+        let mut compiler = protox::Compiler::new(["../../proto"])?;
+        compiler.include_imports(true);
+        compiler.include_source_info(with_comments);
+        compiler.open_files(PROTOS)?;
+        Ok::<_, protox::Error>(compiler)
+    };
+    let without_comments = compiled(false)?.encode_file_descriptor_set();
+    fs::write(out.join("descriptors.bin"), without_comments)?;
+    let compiler = compiled(true)?;
     fs::write(
-        out.join("treering_descriptor.bin"),
+        out.join("documented_descriptors.bin"),
         compiler.encode_file_descriptor_set(),
     )?;
 

@@ -75,7 +75,7 @@ use treering_access::KeyStore;
 use treering_domain::Limits;
 use treering_engine::Engine;
 use treering_proto::{
-    DESCRIPTORS,
+    DESCRIPTORS, DOCUMENTED_DESCRIPTORS,
     pb::{
         admin_server::AdminServer, backups_server::BackupsServer, contexts_server::ContextsServer,
         conversations_server::ConversationsServer, events_server::EventsServer,
@@ -236,7 +236,10 @@ fn with_reflection(routes: Routes, options: &ServeOptions) -> Result<Routes, Ser
     if !options.reflection {
         return Ok(routes);
     }
-    let described = vec![DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
+    let described = vec![
+        DOCUMENTED_DESCRIPTORS,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+    ];
     let described = match options.takes_spans {
         true => [described, vec![spans::descriptors()]].concat(),
         false => described,
@@ -496,10 +499,23 @@ async fn note_uses(keys: Arc<KeyStore>) {
     }
 }
 
+/// The descriptors of both versions of reflection.
+const REFLECTION: [&[u8]; 2] = [
+    tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+    tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+];
+
 fn intake(limits: &Limits, options: &ServeOptions) -> Result<AdmissionControl, ServeError> {
     let in_flight = options.bytes_in_flight_max;
     let in_flight = in_flight.unwrap_or_else(|| bytes_in_flight_max(limits));
-    Ok(AdmissionControl::new(&served(), limits, in_flight)?)
+    let mut described = vec![DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
+    if options.reflection {
+        described.extend(REFLECTION);
+    }
+    if options.takes_spans {
+        described.push(spans::descriptors());
+    }
+    Ok(AdmissionControl::new(&described, limits, in_flight)?)
 }
 
 /// Returns the default bytes in flight: enough for one of the largest batches that the limits
@@ -513,13 +529,8 @@ fn bytes_in_flight_max(limits: &Limits) -> usize {
     bounds::BYTES_IN_FLIGHT_MAX.max(for_one)
 }
 
-/// Returns the descriptors of everything that is served.
+/// Returns the descriptors of everything that can be served.
 fn served() -> Vec<&'static [u8]> {
-    vec![
-        DESCRIPTORS,
-        tonic_health::pb::FILE_DESCRIPTOR_SET,
-        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
-        tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-        spans::descriptors(),
-    ]
+    let ours = [DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
+    [&ours[..], &REFLECTION, &[spans::descriptors()]].concat()
 }
