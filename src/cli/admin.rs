@@ -277,6 +277,11 @@ pub(crate) async fn stats(store: &Connection, out: &mut Out) -> Result<(), Clien
     for (name, value) in used.into_iter().filter(|_| has_quota) {
         out.line(row(name, value))?;
     }
+    if let (Some(resident), Some(mapped)) = (stats.resident_bytes, stats.mapped_bytes) {
+        let (resident, mapped) = (bytes_human(resident), bytes_human(mapped));
+        let memory = format!("{resident}, of which {mapped} are pages of files");
+        out.line(row("memory", memory))?;
+    }
     if let Some(vectors) = &stats.vectors {
         for (name, value) in about_vectors(vectors) {
             out.line(row(name, value))?;

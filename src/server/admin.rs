@@ -26,6 +26,8 @@ fn of_namespace(stats: pb::StatsResponse) -> pb::StatsResponse {
         first_damage: String::new(),
         unreadable_positions: 0,
         vectors: None,
+        resident_bytes: None,
+        mapped_bytes: None,
         ..stats
     }
 }

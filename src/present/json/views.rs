@@ -201,7 +201,8 @@ const VIEWS: &[(&str, &str)] = &[
         "version data_dir conversations branches events pending_approvals events_by_kind? head! \
          views_reached! index_reached! log_bytes views_bytes index_bytes log_segments \
          indexed_documents damaged_conversations unreadable_positions damaged_reads \
-         first_damage? event_bytes quota_bytes? quota_conversations? started_at",
+         first_damage? event_bytes quota_bytes? quota_conversations? started_at resident_bytes? \
+         mapped_bytes?",
     ),
     (
         "Fault",

@@ -10,7 +10,7 @@
 //! names here. There is no global recorder: an exporter belongs to one store.
 
 mod node;
-mod process;
+pub(super) mod process;
 mod text;
 
 use std::{convert::Infallible, fmt, sync::Arc};

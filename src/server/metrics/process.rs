@@ -2,7 +2,7 @@
 
 /// Figures of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Process {
+pub(crate) struct Process {
     pub(crate) open_files: Option<u64>,
     pub(crate) open_files_max: Option<u64>,
     pub(crate) resident_bytes: Option<u64>,
@@ -14,13 +14,13 @@ pub(super) struct Process {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn read() -> Process {
+pub(crate) fn read() -> Process {
     Process::default()
 }
 
 /// Reads the figures.
 #[cfg(target_os = "linux")]
-pub(super) fn read() -> Process {
+pub(crate) fn read() -> Process {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let (cpu_seconds, threads, resident_bytes) = of_stat(&stat);

@@ -192,6 +192,9 @@ fn stats(all: Vec<pb::StatsResponse>) -> pb::StatsResponse {
             }
             // Each shard tells the size of the whole database.
             sum.log_bytes = sum.log_bytes.max(one.log_bytes);
+            if one.resident_bytes > sum.resident_bytes {
+                (sum.resident_bytes, sum.mapped_bytes) = (one.resident_bytes, one.mapped_bytes);
+            }
             for (kind, count) in one.events_by_kind {
                 *sum.events_by_kind.entry(kind).or_default() += count;
             }

@@ -77,6 +77,8 @@ class StatsResponse(google.protobuf.message.Message):
     QUOTA_BYTES_FIELD_NUMBER: builtins.int
     QUOTA_CONVERSATIONS_FIELD_NUMBER: builtins.int
     VECTORS_FIELD_NUMBER: builtins.int
+    RESIDENT_BYTES_FIELD_NUMBER: builtins.int
+    MAPPED_BYTES_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of the server."""
     conversations: builtins.int
@@ -135,6 +137,14 @@ class StatsResponse(google.protobuf.message.Message):
     @property
     def vectors(self) -> global___VectorStats:
         """Whole store: the vectors for search by meaning. Not set: it is off."""
+    resident_bytes: builtins.int
+    """Whole store: the server's memory, in bytes; in a cluster, of the node with the most. Not set:
+    the system does not tell.
+    """
+    mapped_bytes: builtins.int
+    """Whole store: the part of it that holds pages of files, mostly of the search index, which the
+    system can take back.
+    """
     def __init__(
         self,
         *,
@@ -162,13 +172,19 @@ class StatsResponse(google.protobuf.message.Message):
         quota_bytes: builtins.int | None = ...,
         quota_conversations: builtins.int | None = ...,
         vectors: global___VectorStats | None = ...,
+        resident_bytes: builtins.int | None = ...,
+        mapped_bytes: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["_quota_bytes", b"_quota_bytes", "_quota_conversations", b"_quota_conversations", "head", b"head", "index_reached", b"index_reached", "quota_bytes", b"quota_bytes", "quota_conversations", b"quota_conversations", "started_at", b"started_at", "vectors", b"vectors", "views_reached", b"views_reached"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_quota_bytes", b"_quota_bytes", "_quota_conversations", b"_quota_conversations", "branches", b"branches", "conversations", b"conversations", "damaged_conversations", b"damaged_conversations", "damaged_reads", b"damaged_reads", "data_dir", b"data_dir", "event_bytes", b"event_bytes", "events", b"events", "events_by_kind", b"events_by_kind", "first_damage", b"first_damage", "head", b"head", "index_bytes", b"index_bytes", "index_reached", b"index_reached", "indexed_documents", b"indexed_documents", "log_bytes", b"log_bytes", "log_segments", b"log_segments", "pending_approvals", b"pending_approvals", "quota_bytes", b"quota_bytes", "quota_conversations", b"quota_conversations", "started_at", b"started_at", "unreadable_positions", b"unreadable_positions", "vectors", b"vectors", "version", b"version", "views_bytes", b"views_bytes", "views_reached", b"views_reached"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["_mapped_bytes", b"_mapped_bytes", "_quota_bytes", b"_quota_bytes", "_quota_conversations", b"_quota_conversations", "_resident_bytes", b"_resident_bytes", "head", b"head", "index_reached", b"index_reached", "mapped_bytes", b"mapped_bytes", "quota_bytes", b"quota_bytes", "quota_conversations", b"quota_conversations", "resident_bytes", b"resident_bytes", "started_at", b"started_at", "vectors", b"vectors", "views_reached", b"views_reached"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_mapped_bytes", b"_mapped_bytes", "_quota_bytes", b"_quota_bytes", "_quota_conversations", b"_quota_conversations", "_resident_bytes", b"_resident_bytes", "branches", b"branches", "conversations", b"conversations", "damaged_conversations", b"damaged_conversations", "damaged_reads", b"damaged_reads", "data_dir", b"data_dir", "event_bytes", b"event_bytes", "events", b"events", "events_by_kind", b"events_by_kind", "first_damage", b"first_damage", "head", b"head", "index_bytes", b"index_bytes", "index_reached", b"index_reached", "indexed_documents", b"indexed_documents", "log_bytes", b"log_bytes", "log_segments", b"log_segments", "mapped_bytes", b"mapped_bytes", "pending_approvals", b"pending_approvals", "quota_bytes", b"quota_bytes", "quota_conversations", b"quota_conversations", "resident_bytes", b"resident_bytes", "started_at", b"started_at", "unreadable_positions", b"unreadable_positions", "vectors", b"vectors", "version", b"version", "views_bytes", b"views_bytes", "views_reached", b"views_reached"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_mapped_bytes", b"_mapped_bytes"]) -> typing_extensions.Literal["mapped_bytes"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_quota_bytes", b"_quota_bytes"]) -> typing_extensions.Literal["quota_bytes"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_quota_conversations", b"_quota_conversations"]) -> typing_extensions.Literal["quota_conversations"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_resident_bytes", b"_resident_bytes"]) -> typing_extensions.Literal["resident_bytes"] | None: ...
 
 global___StatsResponse = StatsResponse
 
