@@ -32,6 +32,7 @@ use treering_search::{
 
 /// Number of hits that determine the order of conversations, if fewer do not determine it.
 const GROUPED_HITS: usize = 1_000;
+/// Number of hits that are looked at first.
 const GROUPED_HITS_FIRST: usize = 100;
 /// How long a search that met a damaged index waits for a new one.
 const INDEX_MADE_WITHIN: Duration = Duration::from_secs(10);

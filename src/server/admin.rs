@@ -7,6 +7,7 @@ use super::status::OrStatus;
 use super::{
     call::{Call, ServiceContext},
     from_proto::InvalidField,
+    metrics::process,
     shutdown::Phase,
     to_proto,
 };
@@ -26,8 +27,6 @@ fn of_namespace(stats: pb::StatsResponse) -> pb::StatsResponse {
         first_damage: String::new(),
         unreadable_positions: 0,
         vectors: None,
-        resident_bytes: None,
-        mapped_bytes: None,
         ..stats
     }
 }
@@ -49,7 +48,12 @@ impl Admin for AdminService {
         let met = self.0.engine.damage_met();
         let stats = to_proto::stats(stats, met);
         Ok(Response::new(if call.caller.may_see_store() {
-            stats
+            let process = process::read();
+            pb::StatsResponse {
+                resident_bytes: process.resident_bytes,
+                mapped_bytes: process.mapped_bytes,
+                ..stats
+            }
         } else {
             of_namespace(stats)
         }))

@@ -499,23 +499,10 @@ async fn note_uses(keys: Arc<KeyStore>) {
     }
 }
 
-/// The descriptors of both versions of reflection.
-const REFLECTION: [&[u8]; 2] = [
-    tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
-    tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-];
-
 fn intake(limits: &Limits, options: &ServeOptions) -> Result<AdmissionControl, ServeError> {
     let in_flight = options.bytes_in_flight_max;
     let in_flight = in_flight.unwrap_or_else(|| bytes_in_flight_max(limits));
-    let mut described = vec![DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
-    if options.reflection {
-        described.extend(REFLECTION);
-    }
-    if options.takes_spans {
-        described.push(spans::descriptors());
-    }
-    Ok(AdmissionControl::new(&described, limits, in_flight)?)
+    Ok(AdmissionControl::new(&served(options), limits, in_flight)?)
 }
 
 /// Returns the default bytes in flight: enough for one of the largest batches that the limits
@@ -529,8 +516,17 @@ fn bytes_in_flight_max(limits: &Limits) -> usize {
     bounds::BYTES_IN_FLIGHT_MAX.max(for_one)
 }
 
-/// Returns the descriptors of everything that can be served.
-fn served() -> Vec<&'static [u8]> {
-    let ours = [DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
-    [&ours[..], &REFLECTION, &[spans::descriptors()]].concat()
+/// Returns the descriptors of everything that is served. The default options serve everything.
+fn served(options: &ServeOptions) -> Vec<&'static [u8]> {
+    let mut described = vec![DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
+    if options.reflection {
+        described.extend([
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ]);
+    }
+    if options.takes_spans {
+        described.push(spans::descriptors());
+    }
+    described
 }

@@ -18,7 +18,7 @@ use prost_types::FileDescriptorSet;
 use tonic::Code;
 use tracing::Span;
 
-use super::{bounds::SLOW_LOG_EVERY, served};
+use super::{ServeOptions, bounds::SLOW_LOG_EVERY, served};
 use treering_base::measure::{Distribution, Histogram, Total};
 use treering_domain::Namespace;
 use treering_otel::CallSpans;
@@ -77,7 +77,7 @@ impl ServerMeasures {
     /// When the descriptors in the binary cannot be read.
     pub fn new(slow: Option<Duration>) -> Result<Self, DecodeError> {
         let mut methods = HashMap::new();
-        for descriptors in served() {
+        for descriptors in served(&ServeOptions::default()) {
             for file in FileDescriptorSet::decode(descriptors)?.file {
                 for service in &file.service {
                     for method in &service.method {

@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use prost_types::Timestamp;
 
-use super::metrics::process;
 use treering_domain::{
     AppendOutcome, AppendedEvent, ApprovalStatus, BranchId, BranchState, CancelReason, Config,
     ContentHash, ContextSet, ConversationId, Damage, Entity, EventRef, OpenCall, ParentRef,
@@ -548,7 +547,6 @@ fn hit_copy(copy: HitDuplicate) -> pb::HitCopy {
 }
 
 pub(super) fn stats(stats: Stats, met: Option<engine::DamageMet>) -> pb::StatsResponse {
-    let process = process::read();
     pb::StatsResponse {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         conversations: stats.conversations,
@@ -574,8 +572,8 @@ pub(super) fn stats(stats: Stats, met: Option<engine::DamageMet>) -> pb::StatsRe
         first_damage: met.map_or_else(String::new, |met| met.first.to_string()),
         damaged_conversations: stats.damaged_conversations,
         unreadable_positions: stats.unreadable_positions,
-        resident_bytes: process.resident_bytes,
-        mapped_bytes: process.mapped_bytes,
+        resident_bytes: None,
+        mapped_bytes: None,
     }
 }
 

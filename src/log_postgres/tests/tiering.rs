@@ -96,6 +96,12 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Frames cannot be deleted, so no sealing ends.
+const REFUSE_SEALING: &str = "create function refuse() returns trigger language plpgsql as
+        $$ begin raise exception 'not now'; end $$;
+    create trigger refuse before delete on treering_frame
+        for each row execute function refuse()";
+
 const LIVE: &str = "select count(*) from treering_segment where is_live";
 
 // Everything that the port promises must hold while frames move to objects at any moment.
@@ -172,11 +178,7 @@ async fn an_interrupted_sealing_leaves_nothing_behind() {
         return;
     };
     let tiered = Tiered::new(&server, 0).await;
-    let refuse = "create function refuse() returns trigger language plpgsql as
-                      $$ begin raise exception 'not now'; end $$;
-                  create trigger refuse before delete on treering_frame
-                      for each row execute function refuse()";
-    server.sql_in(&tiered.database, refuse).await;
+    server.sql_in(&tiered.database, REFUSE_SEALING).await;
     let records = tiered.append(1, 20, 5_000).await;
     tiered
         .wait_for(&server, "select exists (select from treering_segment)")
@@ -232,11 +234,7 @@ async fn a_sealing_that_a_fail_over_undid_loses_nothing() {
         return;
     };
     let tiered = Tiered::new(&server, 0).await;
-    let refuse = "create function refuse() returns trigger language plpgsql as
-                      $$ begin raise exception 'not now'; end $$;
-                  create trigger refuse before delete on treering_frame
-                      for each row execute function refuse()";
-    server.sql_in(&tiered.database, refuse).await;
+    server.sql_in(&tiered.database, REFUSE_SEALING).await;
     let owned = acquire(&*tiered.log).await;
     let (record, blob) = large(1, samples::noise(90_000));
     let mut batch = samples::batch(1, std::slice::from_ref(&record));

@@ -41,8 +41,14 @@ fn message(content: &[u8]) -> Vec<u8> {
 }
 
 fn intake(path: &str, bytes: &[u8], piece: usize, open: bool) -> (BoundedBody, Arc<Pool>) {
-    let methods =
-        Arc::new(Methods::read(&server::served(), &Limits::default(), usize::MAX).unwrap());
+    let methods = Arc::new(
+        Methods::read(
+            &server::served(&server::ServeOptions::default()),
+            &Limits::default(),
+            usize::MAX,
+        )
+        .unwrap(),
+    );
     let pool = Pool::new(1 << 30);
     let charge = Arc::new(Charge::new(Account::new(Arc::clone(&pool))));
     let pieces = bytes.chunks(piece).map(Bytes::copy_from_slice).collect();

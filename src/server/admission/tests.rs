@@ -17,7 +17,12 @@ use treering_proto::pb;
 fn methods() -> Methods {
     let limits = Limits::default();
     let most = Pool::most_for_one(server::bytes_in_flight_max(&limits));
-    Methods::read(&server::served(), &limits, most).unwrap()
+    Methods::read(
+        &server::served(&server::ServeOptions::default()),
+        &limits,
+        most,
+    )
+    .unwrap()
 }
 
 fn append(methods: &Methods) -> Method {
@@ -91,7 +96,7 @@ fn every_list_of_every_method_is_counted() {
     let methods = methods();
     let mut lists_seen = 0;
     let mut paths_seen = 0;
-    for bytes in server::served() {
+    for bytes in server::served(&server::ServeOptions::default()) {
         let files = prost_types::FileDescriptorSet::decode(bytes).unwrap();
         for file in &files.file {
             for service in &file.service {

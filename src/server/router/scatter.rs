@@ -228,6 +228,21 @@ mod tests {
         assert_eq!((sum.events, sum.log_bytes), (7, 500));
     }
 
+    // Shards of one node tell the memory of the same process.
+    #[test]
+    fn stats_have_the_memory_of_the_largest_node() {
+        let of = |resident, mapped| pb::StatsResponse {
+            resident_bytes: Some(resident),
+            mapped_bytes: Some(mapped),
+            ..Default::default()
+        };
+        let sum = stats(vec![of(300, 90), of(500, 20), of(300, 90)]);
+        assert_eq!(
+            (sum.resident_bytes, sum.mapped_bytes),
+            (Some(500), Some(20))
+        );
+    }
+
     // The newest conversations of all shards come first, and a cut is told.
     #[test]
     fn found_conversations_are_merged_by_age() {
